@@ -1,0 +1,16 @@
+"""What every test run has in common: refuted claims raise, progress bars are silent, nobody's own files are touched."""
+
+import os
+import tempfile
+
+_HOME = tempfile.mkdtemp(prefix="labkit-tests-")
+os.environ["LABKIT_STRICT"] = "1"
+os.environ["LABKIT_QUIET"] = "1"
+os.environ["LABKIT_HOME"] = _HOME
+
+
+def pytest_unconfigure() -> None:
+    """Remove the learner's folder that these tests used."""
+    import shutil
+
+    shutil.rmtree(_HOME, ignore_errors=True)

@@ -1,0 +1,161 @@
+"""What this machine is: cores, memory, GPUs, and where labkit may keep files.
+
+Nothing here imports torch but `tier` and `device`, which ask what torch can use: so `labkit doctor` answers at once.
+"""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU as the driver names it."""
+
+    name: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """This machine as the operating system and the GPU driver describe it; no torch involved."""
+
+    os: str
+    python: str
+    cpu: str
+    cores: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...]
+    place: str
+
+    @property
+    def name(self) -> str:
+        """`2x Tesla T4` or `AMD EPYC, 2 cores`: what a figure recorded here is labelled with."""
+        if self.gpus:
+            return f"{len(self.gpus)}x {self.gpus[0].name}" if len(self.gpus) > 1 else self.gpus[0].name
+        return f"{self.cpu}, {self.cores} core{'s' if self.cores > 1 else ''}"
+
+    @property
+    def slug(self) -> str:
+        """`name` as a folder's name."""
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+
+def cores() -> int:
+    """CPU cores that this process may use: the affinity mask, cut to a container's quota where there is one."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return allowed
+    return allowed if quota == "max" else max(1, min(allowed, int(quota) // int(period)))
+
+
+def _cpu_name() -> str:
+    """The processor's name: from /proc on Linux, sysctl on a Mac, platform elsewhere."""
+    try:
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        if match:
+            return re.sub(r"\s+", " ", re.sub(r"\((R|TM)\)|CPU|Processor|@.*", "", match.group(1))).strip()
+    except OSError:
+        pass
+    if sys.platform == "darwin":
+        return _output("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
+    return platform.processor() or platform.machine()
+
+
+def _output(*command: str) -> str:
+    """What a command prints, or nothing where it is missing, fails or takes more than 5 s."""
+    if not shutil.which(command[0]):
+        return ""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _memory_bytes() -> int:
+    """Bytes of memory that this machine, or the container around this process, has; 0 where nothing says."""
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        limit = "max"
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError):  # Windows
+        match = re.search(r"\d+", _output("wmic", "ComputerSystem", "get", "TotalPhysicalMemory", "/value"))
+        return int(match.group()) if match else 0
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    """The NVIDIA GPUs that the driver lists."""
+    rows = _output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits").splitlines()
+    pairs = [row.rsplit(",", 1) for row in rows if row.rsplit(",", 1)[-1].strip().isdigit()]
+    return tuple(Gpu(name=name.strip(), memory_bytes=int(mib) * 2**20) for name, mib in pairs)
+
+
+def place() -> str:
+    """`kaggle`, `colab` or `local`."""
+    if "KAGGLE_KERNEL_RUN_TYPE" in os.environ:
+        return "kaggle"
+    return "colab" if "COLAB_RELEASE_TAG" in os.environ else "local"
+
+
+@cache
+def machine() -> Machine:
+    """This machine, asked once."""
+    return Machine(
+        os=platform.system(),
+        python=platform.python_version(),
+        cpu=_cpu_name(),
+        cores=cores(),
+        memory_bytes=_memory_bytes(),
+        gpus=_gpus(),
+        place=place(),
+    )
+
+
+def tier() -> str:
+    """`cpu`, `gpu` or `gpu2`: how many GPUs torch can use here, two or more counting as two."""
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return ("cpu", "gpu", "gpu2")[min(count, 2)]
+
+
+def device() -> str:
+    """The device that lessons run on: `cuda` where torch can use one, else `cpu`."""
+    return "cpu" if tier() == "cpu" else "cuda"
+
+
+def cache_folder() -> Path:
+    """Where rendered data is kept and may be deleted at any time; LABKIT_CACHE names another place."""
+    from platformdirs import user_cache_path
+
+    return Path(os.environ["LABKIT_CACHE"]) if os.environ.get("LABKIT_CACHE") else user_cache_path("labkit")
+
+
+def user_folder() -> Path:
+    """Where this learner's progress is kept; LABKIT_HOME names another place."""
+    from platformdirs import user_data_path
+
+    return Path(os.environ["LABKIT_HOME"]) if os.environ.get("LABKIT_HOME") else user_data_path("labkit")
+
+
+def data_folder() -> Path | None:
+    """Where the user keeps data sets of their own: LABKIT_DATA, else Kaggle's input folder, else nowhere."""
+    if os.environ.get("LABKIT_DATA"):
+        return Path(os.environ["LABKIT_DATA"])
+    return Path("/kaggle/input") if place() == "kaggle" else None
+
+
+def notebook_path() -> str | None:
+    """The notebook that this kernel serves, as the Jupyter server names it; None elsewhere."""
+    return os.environ.get("JPY_SESSION_NAME")
