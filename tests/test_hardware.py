@@ -1,0 +1,90 @@
+"""What labkit says this machine is."""
+
+import subprocess
+
+import pytest
+
+from labkit import hardware
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    hardware.machine.cache_clear()
+    yield
+    hardware.machine.cache_clear()
+
+
+def test_this_machine_is_described_in_full():
+    machine = hardware.machine()
+    assert machine.cores >= 1
+    assert machine.memory_bytes > 2**28
+    assert machine.cpu
+    assert machine.slug == machine.slug.lower()
+    assert " " not in machine.slug
+
+
+def _with_smi(monkeypatch, printed):
+    def answer(*command):
+        return printed if command[0] == "nvidia-smi" else ""
+
+    monkeypatch.setattr(hardware, "_output", answer)
+
+
+def test_gpus_are_read_from_the_driver(monkeypatch):
+    _with_smi(monkeypatch, "Tesla T4, 15360\nTesla T4, 15360")
+    machine = hardware.machine()
+    assert machine.gpus == (hardware.Gpu(name="Tesla T4", memory_bytes=15 * 2**30),) * 2
+    assert (machine.name, machine.slug) == ("2x Tesla T4", "2x-tesla-t4")
+
+
+@pytest.mark.parametrize("printed", ["", "No devices were found", "NVIDIA GeForce, [N/A]"])
+def test_a_driver_without_devices_is_no_gpu(monkeypatch, printed):
+    _with_smi(monkeypatch, printed)
+    assert hardware.machine().gpus == ()
+
+
+def test_a_command_that_fails_says_nothing(monkeypatch):
+    def fail(*_, **__):
+        raise subprocess.TimeoutExpired("nvidia-smi", 5)
+
+    monkeypatch.setattr(hardware.shutil, "which", lambda name: name)
+    monkeypatch.setattr(hardware.subprocess, "run", fail)
+    assert hardware._output("nvidia-smi") == ""
+
+
+def test_a_container_quota_cuts_the_cores(monkeypatch):
+    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    for text, expected in (("max 100000", 8), ("200000 100000", 2), ("50000 100000", 1)):
+        monkeypatch.setattr(hardware.Path, "read_text", lambda _, text=text: text)
+        assert hardware.cores() == expected
+
+
+def test_tier_counts_the_gpus_that_torch_can_use(monkeypatch):
+    import torch
+
+    for available, count, expected in ((False, 2, "cpu"), (True, 1, "gpu"), (True, 2, "gpu2"), (True, 8, "gpu2")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        assert hardware.tier() == expected
+        assert hardware.device() == ("cpu" if expected == "cpu" else "cuda")
+
+
+def test_folders_follow_the_environment(monkeypatch, tmp_path):
+    for variable, ask in (("LABKIT_CACHE", hardware.cache_folder), ("LABKIT_HOME", hardware.user_folder)):
+        monkeypatch.setenv(variable, str(tmp_path))
+        assert ask() == tmp_path
+        monkeypatch.delenv(variable)
+        assert "labkit" in str(ask())
+
+
+def test_where_this_runs(monkeypatch):
+    for variable in ("KAGGLE_KERNEL_RUN_TYPE", "COLAB_RELEASE_TAG", "LABKIT_DATA"):
+        monkeypatch.delenv(variable, raising=False)
+    assert (hardware.place(), hardware.data_folder()) == ("local", None)
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "r")
+    assert hardware.place() == "colab"
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Interactive")
+    assert hardware.place() == "kaggle"
+    assert hardware.data_folder().as_posix() == "/kaggle/input"
+    monkeypatch.setenv("LABKIT_DATA", "/data")
+    assert hardware.data_folder().as_posix() == "/data"
