@@ -1,0 +1,41 @@
+"""Real handwritten digits: the 1797 pictures of 8x8 pixels that scikit-learn brings along."""
+
+import numpy as np
+import torch
+
+from labkit.data import Arrays, Split, cached, choose
+
+CLASSES = tuple("0123456789")
+SPLITS = ("train", "validation", "test")
+MEAN, STD = 0.305, 0.376  # of all pixels, once scaled from 0..16 to 0..1
+PUBLISHED = {}
+
+
+def load(split: str = "train") -> Split:
+    """The digits of one split, [N, 1, 8, 8] in float32, as (pixel / 16 - MEAN) / STD; targets are 0 to 9.
+
+    Of each digit's pictures, in scikit-learn's order, every fifth is for test and the one before it for validation.
+    ValueError for an unknown split.
+    """
+    choose(split, SPLITS)
+    arrays, digest = cached(f"digits-{split}-v1", lambda: _pick(split))
+    return Split(
+        name=f"digits-{split}",
+        inputs=torch.from_numpy(arrays["pixels"]).to(torch.float32).div_(16).sub_(MEAN).div_(STD).unsqueeze(1),
+        targets=torch.from_numpy(arrays["labels"]).to(torch.int64),
+        classes=CLASSES,
+        sha256=digest,
+    )
+
+
+def _pick(split: str) -> Arrays:
+    """The pixels and labels of one split, uint8, digits mixed as scikit-learn has them."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    labels = digits.target.astype(np.uint8)
+    nth = np.zeros(len(labels), np.int64)  # how many of the same digit came before
+    for digit in range(10):
+        nth[labels == digit] = np.arange((labels == digit).sum())
+    mine = np.isin(nth % 5, {"train": (0, 1, 2), "validation": (3,), "test": (4,)}[split])
+    return {"pixels": digits.images[mine].astype(np.uint8), "labels": labels[mine]}
