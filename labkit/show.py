@@ -5,6 +5,7 @@ fresh one: tests/nbval_sanitize.cfg removes whatever stands between the marks, a
 """
 
 import sys
+from collections.abc import Sequence
 from html import escape
 
 VARYING_OPEN, VARYING_CLOSE = "<!--varying-->", "<!--/varying-->"
@@ -37,3 +38,21 @@ def show(text: str, html: str | None = None) -> None:
 
     html = f"<pre>{escape(text)}</pre>" if html is None else html
     display({"text/plain": text, "text/html": html}, raw=True)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, caption: str = "") -> None:
+    """Show a table: the first column to the left, the others to the right, the caption above it."""
+    cells = [[str(cell) for cell in row] for row in (headings, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(headings))]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells]
+    text = "\n".join([caption, *lines] if caption else lines)
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in cells[0])
+    body = "".join(_html_row(row) for row in cells[1:])
+    html = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    show(text, f"<p>{escape(caption)}</p>{html}" if caption else html)
+
+
+def _html_row(cells: Sequence[str]) -> str:
+    """One row, its first cell aligned to the left."""
+    first = f'<td style="text-align:left">{escape(cells[0])}</td>'
+    return f"<tr>{first}{''.join(f'<td>{escape(cell)}</td>' for cell in cells[1:])}</tr>"
