@@ -1,0 +1,292 @@
+"""One style for every figure of the course: one call draws it, and computes nothing but what it draws.
+
+Readable on white and on near-black pages: no background, grey text, and four colours of the Okabe-Ito palette that keep
+a contrast of 3:1 on both; a marker and a line style stand beside each colour. Figures are made without pyplot, so none
+stays open; each is shown once, with a sentence in its place where no image can be drawn.
+Sources: Okabe and Ito, Color Universal Design (2008), https://jfly.uni-koeln.de/color/; contrast: WCAG 2.2, criteria
+1.4.3 and 1.4.11, https://www.w3.org/TR/WCAG22/.
+"""
+
+import base64
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from labkit.measure import Bench, quartiles
+from labkit.show import in_notebook
+from labkit.units import format_s
+
+BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a7a7a"
+COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, GREY)
+DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)), "-")
+MARKERS = ("o", "s", "^", "D", "v")
+WIDTH_IN, DPI = 7.0, 160
+
+STYLE: dict[str, Any] = {
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "text.color": GREY,
+    "axes.labelcolor": GREY,
+    "axes.edgecolor": GREY,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.titlepad": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GREY,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "lines.linewidth": 2.0,
+    "lines.markersize": 5,
+}
+
+Line = tuple[Sequence[float], Sequence[float]]
+
+
+def samples(seconds: Bench | Mapping[str, Sequence[float]], *, title: str = "", log: bool = False) -> None:
+    """Show every timing sample as a dot, a row a candidate, with the middle half as a bar and the median as a tick."""
+    rows = seconds.seconds if isinstance(seconds, Bench) else seconds
+    if not rows:
+        raise ValueError("nothing to draw: samples needs at least one candidate")
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        for row, (name, values) in enumerate(rows.items()):
+            _sample_row(axes, row, list(values), COLOURS[row % len(COLOURS)])
+            axes.text(-0.02, row, name, ha="right", va="center", transform=axes.get_yaxis_transform())
+        axes.set(yticks=[], ylim=(len(rows) - 0.4, -0.6), xlabel="time of one call", title=title)
+        axes.set_xscale("log" if log else "linear")
+        if not log:
+            axes.set_xlim(left=0)
+        _seconds_ticks(axes.xaxis)
+        axes.spines["left"].set_visible(False)
+
+    counts = ", ".join(f"{name}, {len(values)} samples" for name, values in rows.items())
+    _figure(draw, height_in=0.9 + 0.6 * len(rows), alt=_sentence(title, f"timing samples: {counts}"))
+
+
+def _sample_row(axes: Any, row: int, values: list[float], colour: str) -> None:
+    """One candidate's samples in a band around y = row, its middle half and its median, labelled."""
+    low, middle, high = quartiles(values) if len(values) > 1 else (values[0],) * 3
+    heights = [row + 0.22 * math.sin(2.4 * i) for i in range(len(values))]  # spread by the golden angle, not by chance
+    axes.plot(values, heights, "o", color=colour, alpha=0.55, markeredgewidth=0, clip_on=False)
+    axes.plot([low, high], [row, row], "-", color=colour, linewidth=7, alpha=0.35, solid_capstyle="butt")
+    axes.plot([middle], [row], "|", color=colour, markersize=24, markeredgewidth=2.5)
+    axes.text(middle, row - 0.32, f"median {format_s(middle)}", va="bottom", fontsize=9)
+
+
+def in_order(seconds: Mapping[str, Sequence[float]], *, title: str = "", log: bool = False) -> None:
+    """Show timing samples in the order in which they were taken, so that a slow start or a drift can be seen."""
+    lines(
+        {name: (list(range(1, len(values) + 1)), list(values)) for name, values in seconds.items()},
+        xlabel="call, in the order taken",
+        ylabel="time of one call",
+        title=title,
+        log_y=log,
+        markers=True,
+        seconds_axis="y",
+    )
+
+
+def lines(
+    series: Mapping[str, Line],
+    *,
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+    log_x: bool = False,
+    log_y: bool = False,
+    bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    levels: Mapping[str, float] | None = None,
+    markers: bool = False,
+    seconds_axis: str = "",
+) -> None:
+    """Show labelled lines {label: (x, y)}; where a line stops being finite a cross and the word `diverged` say so.
+
+    bands: per label, the low and high edge of a shaded band. levels: labelled horizontal lines. seconds_axis: `x`, `y`
+    or both for ticks that read 10 ms and not 0.01. ValueError: no series, an axis without a label, lengths that differ.
+    """
+    _refuse(series, xlabel, ylabel)
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        axes.set(xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
+        for index, (label, (x, y)) in enumerate(series.items()):
+            low, high = (bands or {}).get(label, (None, None))
+            if low is not None:
+                axes.fill_between(x, low, high, color=COLOURS[index % len(COLOURS)], alpha=0.18, linewidth=0)
+            _line(axes, index, list(x), list(y), markers)
+        for name, level in (levels or {}).items():
+            axes.axhline(level, color=GREY, linewidth=1, linestyle=(0, (2, 2)))
+            place = axes.get_yaxis_transform()
+            axes.annotate(name, (0.01, level), (0, 2), xycoords=place, textcoords="offset points", fontsize=9)
+        axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+        if not log_x and all(isinstance(value, int) for x, _ in series.values() for value in x):
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        for axis in seconds_axis:
+            _seconds_ticks(getattr(axes, f"{axis}axis"))
+        _label_lines(axes, series)
+
+    _figure(draw, height_in=3.6, alt=_sentence(title, f"{ylabel} against {xlabel} for {', '.join(series)}"))
+
+
+def _refuse(series: Mapping[str, Line], xlabel: str, ylabel: str) -> None:
+    """ValueError, with a sentence, for what would make a figure that cannot be read."""
+    if not series:
+        raise ValueError("nothing to draw: lines needs at least one series, as {'label': (x, y)}")
+    if not xlabel.strip() or not ylabel.strip():
+        raise ValueError("an axis without a label cannot be read: give xlabel and ylabel, with their units")
+    for label, (x, y) in series.items():
+        if len(x) != len(y):
+            raise ValueError(f"{label!r} has {len(x)} values of x and {len(y)} of y: they must be as many")
+
+
+def _look(index: int) -> dict[str, Any]:
+    """Colour, dash and width of the index-th line; later ones are thinner, so that one under another still shows."""
+    which = index % len(COLOURS)
+    return {"color": COLOURS[which], "linestyle": DASHES[which], "linewidth": 3.0 - 0.35 * which}
+
+
+def _line(axes: Any, index: int, x: list[float], y: list[float], markers: bool) -> None:
+    """One line, with some 20 markers on request; a cross on its last finite point before a value that is not finite."""
+    look, marker = _look(index), MARKERS[index % len(MARKERS)] if markers else None
+    finite = [value if math.isfinite(value) else math.nan for value in y]
+    axes.plot(x, finite, marker=marker, markevery=max(1, len(x) // 20), **look)
+    for i in range(1, len(y)):
+        if math.isfinite(y[i - 1]) and not math.isfinite(y[i]):
+            axes.plot([x[i - 1]], [y[i - 1]], "X", color=look["color"], markersize=10)
+            axes.annotate("diverged", (x[i - 1], y[i - 1]), (7, 5), textcoords="offset points", fontsize=9)
+
+
+def _label_lines(axes: Any, series: Mapping[str, Line]) -> None:
+    """Each line's label at the right edge beside a piece of the line, as high as its end, moved where labels meet."""
+    axes.margins(x=0.02)
+    axes.autoscale_view()
+    ends = [_last_finite(x, y) for x, y in series.values()]
+    edge, height = axes.bbox.y0, axes.bbox.height
+    wanted = [(axes.transData.transform(end)[1] - edge) / height if end else 0.0 for end in ends]
+    heights = _spread(wanted, gap=15 / 72 * axes.figure.dpi / height)
+    for index, (label, y) in enumerate(zip(series, heights, strict=True)):
+        text = label if ends[index] else f"{label} (no finite value)"
+        axes.plot([1.015, 1.055], [y, y], transform=axes.transAxes, clip_on=False, **_look(index))
+        axes.text(1.065, y, text, transform=axes.transAxes, va="center", fontsize=9)
+
+
+def _last_finite(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] | None:
+    """The last point of a line that can be drawn, or None."""
+    return next(((a, b) for a, b in zip(reversed(x), reversed(y), strict=True) if math.isfinite(b)), None)
+
+
+def _spread(wanted: Sequence[float], gap: float) -> list[float]:
+    """Heights near the wanted ones, in the same order, each at least `gap` from the next."""
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    placed = list(wanted)
+    for lower, upper in zip(order, order[1:], strict=False):
+        placed[upper] = max(placed[upper], placed[lower] + gap)
+    shift = max(0.0, (max(placed) - 1.0) / 2) if placed else 0.0
+    return [height - shift for height in placed]
+
+
+def runs(arms: Mapping[str, Sequence[Line]], *, xlabel: str, ylabel: str, title: str = "", **options: Any) -> None:
+    """Show arms of several runs each (one a seed): the median as a line, smallest to largest as a band.
+
+    Runs of an arm have the same points in the same order; where their x differs (seconds), its median is used. options:
+    as for `lines`. ValueError: runs of one arm that differ in length.
+    """
+    series, bands = {}, {}
+    for label, seeds in arms.items():
+        if len({len(values) for line in seeds for values in line}) > 1:
+            raise ValueError(f"the runs of {label!r} differ in length: a median needs the same points in each")
+        points = list(zip(*(y for _, y in seeds), strict=True))
+        series[label] = ([median(xs) for xs in zip(*(x for x, _ in seeds), strict=True)], [_median(p) for p in points])
+        drawable = [[value for value in p if math.isfinite(value)] or [math.nan] for p in points]
+        bands[label] = ([min(p) for p in drawable], [max(p) for p in drawable])
+    lines(series, xlabel=xlabel, ylabel=ylabel, title=title, bands=bands, **options)
+
+
+def _median(values: Sequence[float]) -> float:
+    """The median, a value that is not a number counted as infinitely large: most runs lost, the arm is lost."""
+    return median(value if not math.isnan(value) else math.inf for value in values)
+
+
+def sharpness(steps: Sequence[int], values: Sequence[float], lr: Sequence[float], *, title: str = "") -> None:
+    """Show the sharpness (largest Hessian eigenvalue) along training against 2/lr, where a rate of 0 has none."""
+    edge = [(step, 2 / rate) for step, rate in zip(steps, lr, strict=True) if rate > 0]
+    lines(
+        {"sharpness": (steps, values), "2 / learning rate": ([step for step, _ in edge], [y for _, y in edge])},
+        xlabel="training step",
+        ylabel="largest Hessian eigenvalue",
+        title=title,
+        log_y=True,
+        markers=True,
+    )
+
+
+def images(split: Any, *, rows: int = 3, columns: int = 8, title: str = "") -> None:
+    """Show the first rows x columns images of a split, each under the name of its class."""
+    names = [split.classes[int(target)] for target in split.targets[: rows * columns]]
+
+    def draw(figure: Any) -> None:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+        for index, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
+            axes.axis("off")
+            if index < len(names):
+                picture = split.inputs[index].float().movedim(0, -1).squeeze(-1)
+                axes.imshow(picture.numpy(), cmap="gray", interpolation="nearest")
+                axes.set_title(names[index], fontsize=9, loc="center", pad=2, fontweight="normal")
+
+    alt = _sentence(title, f"{len(names)} images from {split.name}: {', '.join(names)}")
+    _figure(draw, height_in=0.4 + rows * (WIDTH_IN / columns + 0.22), alt=alt)
+
+
+def _sentence(title: str, rest: str) -> str:
+    """What stands where the image cannot: the title, then what is drawn."""
+    return f"Figure: {title}. {rest}." if title else f"Figure: {rest}."
+
+
+def _seconds_ticks(axis: Any) -> None:
+    """Ticks that read `10 ms`."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: "0" if value == 0 else format_s(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _figure(draw: Callable[[Any], None], *, height_in: float, alt: str) -> None:
+    """Draw on a new figure in the common style and show it."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained")
+        draw(figure)
+        _show(figure, alt)
+
+
+def _show(figure: Any, alt: str) -> None:
+    """Show the figure where a notebook can draw it, its sentence where none can; nothing is saved."""
+    if not in_notebook():
+        print(f"[{alt}]", flush=True)
+        return
+    from IPython.display import display
+
+    image = base64.b64encode(png(figure)).decode("ascii")
+    size = {"width": round(figure.get_figwidth() * 100), "height": round(figure.get_figheight() * 100), "alt": alt}
+    display({"image/png": image, "text/plain": alt}, metadata={"image/png": size}, raw=True)
+
+
+def png(figure: Any) -> bytes:
+    """The figure as PNG, the same bytes for the same figure (no date, no version inside)."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
