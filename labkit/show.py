@@ -29,6 +29,19 @@ def in_notebook() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
+_COLOURS = {
+    "good": "var(--jp-success-color1, #388e3c)",
+    "bad": "var(--jp-error-color1, #d32f2f)",
+    "neutral": "var(--jp-border-color1, #8a8a8a)",
+}
+
+
+def panel(tone: str, html: str) -> str:
+    """`html` with a bar at its left in the colour of `good`, `bad` or `neutral`; text keeps the theme's own colour."""
+    style = f"border-left: 4px solid {_COLOURS[tone]}; padding: 2px 0 2px 12px; margin: 4px 0; max-width: 60em"
+    return f'<div style="{style}">{html}</div>'
+
+
 def show(text: str, html: str | None = None) -> None:
     """Show a message: `html` where a notebook can draw it, `text` everywhere else."""
     if not in_notebook():

@@ -1,0 +1,123 @@
+"""Stop a call that does not return, without a second process: a notebook's functions live in this one.
+
+On the main thread of a Unix system a timer's signal interrupts the call, a sleep included. Elsewhere (another thread,
+Windows) another thread plants the exception, which arrives with the next line of Python. Neither can interrupt an
+operation in compiled code: such a call is found late, when it returns.
+"""
+
+import ctypes
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+
+# A loop that catches everything escapes an exception only between two tries: fire until one lands there.
+_AGAIN_S = 1e-4
+
+
+class DeadlineExceeded(BaseException):
+    """A call ran for longer than it may; not an Exception, so that a plain `except Exception` lets it through."""
+
+
+@dataclass
+class _Watch:
+    """What the interrupter and the interrupted share: whether it may fire, and whether it has."""
+
+    armed: bool = False
+    fired: bool = False
+
+
+def within(limit_s: float, call: Callable[[], object]) -> object:
+    """What `call` returns, or DeadlineExceeded once it has run for limit_s; signal handler and timers are restored."""
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    if on_main_thread and hasattr(signal, "setitimer"):
+        return _by_signal(max(limit_s, _AGAIN_S), call)
+    return _by_thread(max(limit_s, _AGAIN_S), call)
+
+
+def _by_signal(limit_s: float, call: Callable[[], object]) -> object:
+    """`within`, by SIGALRM.
+
+    A signal can arrive at any line, also while this function tidies up. So the handler raises only where the
+    interrupted line lies below this frame and the watch is armed: tidying is never cut short.
+    """
+    here, watch, started_s = sys._getframe(), _Watch(), time.monotonic()
+
+    def on_alarm(_signum: int, frame: FrameType | None) -> None:
+        if watch.armed and frame is not here and _lies_below(frame, here):
+            watch.fired = True
+            raise DeadlineExceeded
+
+    # asyncio may listen on this descriptor, and thousands of signals would fill it.
+    wakeup = signal.set_wakeup_fd(-1)
+    previous = signal.signal(signal.SIGALRM, on_alarm)
+    left_s, every_s = signal.setitimer(signal.ITIMER_REAL, limit_s, _AGAIN_S)
+    try:
+        watch.armed = True
+        result = call()
+    finally:
+        watch.armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous if previous is not None else signal.SIG_DFL)
+        signal.set_wakeup_fd(wakeup)
+        if left_s:
+            signal.setitimer(signal.ITIMER_REAL, max(left_s - (time.monotonic() - started_s), _AGAIN_S), every_s)
+    if watch.fired:
+        raise DeadlineExceeded
+    return result
+
+
+def _lies_below(frame: FrameType | None, ancestor: FrameType) -> bool:
+    """Whether `frame` was called, at whatever depth, from `ancestor`."""
+    while frame is not None and frame is not ancestor:
+        frame = frame.f_back
+    return frame is ancestor
+
+
+def _plant(thread_id: int, exception: type[BaseException] | None) -> None:
+    """Have a thread raise `exception` at its next line; None takes back one that has not arrived yet."""
+    planted = ctypes.py_object(exception) if exception else None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), planted)
+
+
+def _by_thread(limit_s: float, call: Callable[[], object]) -> object:
+    """`within`, by an exception that another thread plants into this one."""
+    watch, finished, lock, thread_id = _Watch(armed=True), threading.Event(), threading.Lock(), threading.get_ident()
+
+    def plant_when_late() -> None:
+        wait_s = limit_s
+        while not finished.wait(wait_s):
+            with lock:
+                if watch.armed:
+                    watch.fired = True
+                    _plant(thread_id, DeadlineExceeded)
+                    sys.setswitchinterval(_AGAIN_S)
+            wait_s = _AGAIN_S
+
+    switch_s = sys.getswitchinterval()
+    watcher = threading.Thread(target=plant_when_late, daemon=True, name="labkit deadline")
+    watcher.start()
+    try:
+        result = call()
+    finally:
+        watch.armed = False
+        _disarm(lock, finished, thread_id)
+        sys.setswitchinterval(switch_s)
+    if watch.fired:
+        raise DeadlineExceeded
+    return result
+
+
+def _disarm(lock: threading.Lock, finished: threading.Event, thread_id: int) -> None:
+    """End the watcher, and take back an exception that it planted a moment too late."""
+    for _ in range(3):
+        try:
+            finished.set()
+            with lock:
+                _plant(thread_id, None)
+            return
+        except DeadlineExceeded:
+            continue

@@ -1,0 +1,246 @@
+"""The verdict on one function: right, not attempted, or wrong in exactly this way. Pure: it prints and records nothing.
+
+Used by `check` in a notebook, by the tests and by a grader. The cases are drawn three times from one generator: once
+for the reference, once for the learner, once to see afterwards whether the learner's function changed what it was
+given. Drawing again, where a deep copy would cut a closure off from the tensors that it closes over, is always right.
+"""
+
+import hashlib
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from labkit.ambient import settle, settled
+from labkit.compare import Tolerance, Unfit, close, fit, leaves, same
+from labkit.deadline import DeadlineExceeded, within
+from labkit.describe import call_text, describe, describe_error, learner_line, parameters
+from labkit.repro import budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exercise:
+    """One exercise: what the notebook, the tests and the grader know about it.
+
+    cases: argument tuples, smallest first, drawn from the generator and from nothing else.
+    compare: called with (got, expected); None where the answer is right, otherwise the likely cause.
+    mechanism: called with the function once its results are right; None, or what is wrong with *how* it gets them.
+    bar: as mechanism, for speed or memory against a baseline timed in the same run; not judged under a smoke budget.
+    mistakes: (cause, function) pairs; the cause is named where the function gives what the learner's gave.
+    drive: how a class (or a function that returns one) is used: drive(fn, *case) -> the result that is compared.
+    may_change: names of parameters that the function is meant to change in place.
+    strict_dtype: whether float64 for float32 is wrong; float for int always is.
+    """
+
+    number: str
+    name: str
+    cases: Callable[[torch.Generator], Sequence[tuple]]
+    reference: Callable
+    compare: Callable[[object, object], str | None]
+    mechanism: Callable[[Callable], str | None] | None = None
+    bar: Callable[[Callable], str | None] | None = None
+    points: int = 1
+    hints: tuple[str, ...] = ()
+    mistakes: tuple[tuple[str, Callable], ...] = ()
+    drive: Callable | None = None
+    may_change: tuple[str, ...] = ()
+    strict_dtype: bool = False
+
+    def run(self, fn: Callable, case: tuple) -> object:
+        """What `fn` gives for one case."""
+        return self.drive(fn, *case) if self.drive else fn(*case)
+
+    def names(self) -> list[str]:
+        """What the parts of a case are called."""
+        return parameters(self.drive)[1:] if self.drive else parameters(self.reference)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """`passed`, `failed` or `not attempted`; the message's first line is a headline, the others say more."""
+
+    exercise: Exercise
+    status: str
+    message: str
+    n_cases: int
+
+
+class _Wrong(Exception):
+    """What is wrong, as a headline and labelled lines; never seen outside this module."""
+
+    def __init__(self, headline: str, **lines: str) -> None:
+        super().__init__(headline)
+        self.headline, self.lines = headline, {label: text for label, text in lines.items() if text}
+
+
+class _NotAttempted(Exception):
+    """The stub's own NotImplementedError; never seen outside this module."""
+
+
+class _Clock:
+    """Runs the learner's code; all of it together may take limit_s."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s, self.left_s = limit_s, limit_s
+
+    def run(self, call: Callable[[], object], failing: str = "raised") -> object:
+        """What `call` returns; _Wrong or _NotAttempted where it does not. The user's KeyboardInterrupt passes."""
+        started_s = time.monotonic()
+        try:
+            return within(self.left_s, call)
+        except KeyboardInterrupt:
+            raise
+        except DeadlineExceeded as error:
+            likely = "A loop that never ends, or far too much work."
+            late = f"did not return within {self.limit_s:g} s, all cases together"
+            wrong = _Wrong(late, interrupted=learner_line(error), likely=likely)
+        except BaseException as error:
+            if isinstance(error, NotImplementedError) and str(error).startswith("exercise "):
+                raise _NotAttempted from None
+            wrong = _Wrong(f"{failing} {type(error).__name__}", error=describe_error(error), where=learner_line(error))
+        finally:
+            self.left_s -= time.monotonic() - started_s
+        raise wrong from None
+
+
+def generator_for(exercise: Exercise, seed: int) -> torch.Generator:
+    """The generator that a seed gives an exercise: another one for each, the same on every machine."""
+    digest = hashlib.sha256(f"{seed}:{exercise.number}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def verdict(fn: Callable, exercise: Exercise, *, generator: torch.Generator, time_limit_s: float = 10.0) -> Verdict:
+    """The verdict on fn; time_limit_s bounds the learner's own code, all cases together. Global state is put back."""
+    judged = partial(Verdict, exercise=exercise)
+    state, n_cases = generator.get_state(), 0
+    with settled():
+        try:
+            draws = [_draw(exercise, generator, state) for _ in range(3)]
+            n_cases = len(draws[0])
+            clock = _Clock(time_limit_s)
+            for i, case in enumerate(zip(*draws, strict=True)):
+                again = partial(_redraw, exercise, generator, state, i)
+                _judge_case(fn, exercise, clock, case, f"case {i + 1} of {n_cases}", again)
+            ways = _judge_ways(fn, exercise, clock)
+        except _NotAttempted:
+            return judged(status="not attempted", message="not attempted yet", n_cases=n_cases)
+        except _Wrong as wrong:
+            return judged(status="failed", message=_message(wrong), n_cases=n_cases)
+    right = "its case is right" if n_cases == 1 else f"all {n_cases} cases right"
+    return judged(status="passed", message=", ".join([right, *ways]), n_cases=n_cases)
+
+
+def _message(wrong: _Wrong) -> str:
+    """Headline, then one indented line for each label."""
+    width = max(map(len, wrong.lines), default=0) + 2
+    return "\n".join([wrong.headline, *(f"{label:<{width}}{text}" for label, text in wrong.lines.items())])
+
+
+def _draw(exercise: Exercise, generator: torch.Generator, state: torch.Tensor) -> list[tuple]:
+    """The cases as `state` gives them."""
+    generator.set_state(state)
+    settle()
+    return [tuple(case) for case in exercise.cases(generator)]
+
+
+def _redraw(exercise: Exercise, generator: torch.Generator, state: torch.Tensor, i: int) -> tuple:
+    """Case i once more."""
+    return _draw(exercise, generator, state)[i]
+
+
+def _judge_case(fn: Callable, exercise: Exercise, clock: _Clock, case: tuple, label: str, again: Callable) -> None:
+    """Raise _Wrong unless fn answers one case, given as (for the reference, for the learner, untouched)."""
+    trusted, given, untouched = case
+    call = call_text(exercise.name, exercise.names(), untouched)
+    try:
+        _fits_signature(fn, exercise, given)
+        settle()
+        expected = exercise.run(exercise.reference, trusted)
+        settle()
+        got = clock.run(lambda: exercise.run(fn, given))
+        _unchanged(exercise, given, untouched)
+        _right(got, expected, exercise, clock, again)
+    except _Wrong as wrong:
+        raise _Wrong(f"{wrong.headline} ({label})", call=call, **wrong.lines) from None
+
+
+def _fits_signature(fn: Callable, exercise: Exercise, case: tuple) -> None:
+    """Raise _Wrong where fn cannot take as many arguments as a case has."""
+    if exercise.drive:
+        return
+    try:
+        inspect.signature(fn).bind(*case)
+    except ValueError:
+        return  # Python knows no signature of some functions written in C
+    except TypeError as error:
+        takes = f"({', '.join(parameters(fn))})"
+        needs = f"({', '.join(exercise.names())})"
+        raise _Wrong("wrong arguments", takes=takes, needs=needs, likely=f"{error}.".capitalize()) from None
+
+
+def _unchanged(exercise: Exercise, given: tuple, untouched: tuple) -> None:
+    """Raise _Wrong where an argument is no longer what it was."""
+    for name, after, before in zip(exercise.names(), given, untouched, strict=False):
+        if name not in exercise.may_change and not same(before, after):
+            cause = f"An operation in place. Work on a copy of {name}: its owner still needs it as it was."
+            raise _Wrong(f"changes its input {name}", before=describe(before), after=describe(after), likely=cause)
+
+
+def _right(got: object, expected: object, exercise: Exercise, clock: _Clock, again: Callable) -> None:
+    """Raise _Wrong unless `got` is the answer."""
+    try:
+        fitted = fit(got, expected, strict_dtype=exercise.strict_dtype)
+    except Unfit as unfit:
+        raise _Wrong(unfit.what, returned=describe(got), expected=describe(expected), likely=unfit.cause) from None
+    cause = clock.run(lambda: exercise.compare(fitted, expected), "gave what cannot be compared:")
+    if cause is not None:
+        cause = _known_mistake(fitted, exercise, again) or cause
+        raise _Wrong("wrong result", **_differences(fitted, expected, exercise.compare), likely=cause)
+
+
+def _known_mistake(got: object, exercise: Exercise, again: Callable[[], tuple]) -> str:
+    """The cause of the first known mistake that gives `got` as well, or nothing."""
+    for cause, mistaken in exercise.mistakes:
+        case = again()
+        settle()
+        try:
+            if exercise.compare(got, fit(exercise.run(mistaken, case), got)) is None:
+                return cause
+        except (Unfit, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError):
+            continue  # a mistake need not give anything for every case
+    return ""
+
+
+def _differences(got: object, expected: object, compare: Callable) -> dict[str, str]:
+    """Both values in words; of large ones, the first element that differs and how many do."""
+    tolerance = compare if isinstance(compare, Tolerance) else close()
+    for (place, mine), (_, right) in zip(leaves(got), leaves(expected), strict=False):
+        wrong = tolerance.differs(mine, right) if mine.shape == right.shape else torch.tensor(False)
+        if wrong.any():
+            at = tuple(wrong.nonzero()[0].tolist())
+            count = f"{int(wrong.sum())} of {wrong.numel()} values" if wrong.numel() > 8 else ""
+            if place:
+                return {"returned": f"{place}: {describe(mine, at)}", "expected": f"{place}: {describe(right, at)}"}
+            return {"returned": describe(got, at), "expected": describe(expected, at), "differing": count}
+    return {"returned": describe(got), "expected": describe(expected)}
+
+
+def _judge_ways(fn: Callable, exercise: Exercise, clock: _Clock) -> list[str]:
+    """What to say of how fn works, once its results are right; _Wrong where it works in the wrong way."""
+    said = []
+    for name, judge in (("mechanism", exercise.mechanism), ("bar", exercise.bar)):
+        if judge is None:
+            continue
+        if name == "bar" and budget() == "smoke":
+            said.append("its bar is left for a full run")
+            continue
+        settle()
+        cause = clock.run(lambda judge=judge: judge(fn))
+        if cause is not None:
+            missed = {"mechanism": "not in the way asked for", "bar": "over the bar"}[name]
+            raise _Wrong(f"right results, but {missed}", likely=cause)
+        said.append({"mechanism": "in the way asked for", "bar": "within its bar"}[name])
+    return said
