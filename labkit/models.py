@@ -145,6 +145,7 @@ def gpt(
 ) -> Gpt:
     """A small decoder-only transformer, normalised before ("pre") or after ("post") each residual sum.
 
+    Linear layers start as the first transformers' did, from Glorot's uniform distribution with biases at zero.
     ValueError: a norm other than these two, or heads that do not divide the width.
     Source: Xiong et al., On layer normalization in the transformer architecture (ICML 2020), figure 1.
     """
@@ -152,4 +153,9 @@ def gpt(
         raise ValueError(f'norm is "pre" or "post", not {norm!r}')
     if width % heads:
         raise ValueError(f"{heads} heads do not divide a width of {width}")
-    return Gpt(vocab, width, heads, layers, context, norm)
+    model = Gpt(vocab, width, heads, layers, context, norm)
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+    return model
