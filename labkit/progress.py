@@ -42,19 +42,31 @@ def solved() -> set[str]:
 
 def record(number: str) -> bool:
     """Note that exercise `number` is solved; returns whether it is now on disk. Never raises for a folder's fault."""
-    if not _state["recording"] or _reference_runs():
-        return False
-    mark = {"exercise": number, "solved": datetime.now(timezone.utc).isoformat(timespec="seconds")}
     try:
-        folder().mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=folder(), suffix=".draft")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(mark, file)
-        os.replace(draft, folder() / f"{number}.json")
+        if not _state["recording"] or _reference_runs():
+            return False
+        _write(folder() / f"{number}.json", {"exercise": number, "solved": _now()})
     except OSError as error:
         _warn(error)
         return False
     return True
+
+
+def _now() -> str:
+    """The time to the second, in UTC."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _write(path: Path, mark: dict[str, str]) -> None:
+    """Put a mark at `path` all at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, draft = tempfile.mkstemp(dir=path.parent, suffix=".draft")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(mark, file)
+        os.replace(draft, path)
+    finally:
+        Path(draft).unlink(missing_ok=True)
 
 
 def reset() -> int:

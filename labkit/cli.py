@@ -1,0 +1,151 @@
+"""The `labkit` command. Whatever a user can put right is said in one sentence, with exit code 2; never a traceback."""
+
+import errno
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Annotated, NoReturn
+
+import typer
+
+from labkit import __version__, course
+from labkit.course import CourseError
+
+app = typer.Typer(
+    help="A bootcamp in notebooks: machine learning made fast, many-device and reproducible.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+def main() -> NoReturn:
+    """Run the command line; exits with its code."""
+    try:
+        app()
+    except CourseError as error:
+        _stop(str(error))
+    except KeyboardInterrupt:
+        _stop("Interrupted; nothing is left half-done.", 130)
+    except OSError as error:
+        _stop(_sentence(error))
+    sys.exit(0)
+
+
+def _stop(sentence: str, code: int = 2) -> NoReturn:
+    """Say why and leave."""
+    print(sentence, file=sys.stderr)
+    sys.exit(code)
+
+
+def _sentence(error: OSError) -> str:
+    """What an error of the operating system means to the user."""
+    where = error.filename or "the course's folder"
+    if error.errno in _FULL:
+        return f"The disk is full: could not write to {where}. Free some space and say it again."
+    if error.errno in _DENIED:
+        return f"Permission denied: {where}. Change its permissions, or copy the course to a folder of your own."
+    return f"{error.strerror or error}" + (f": {error.filename}." if error.filename else ".")
+
+
+def _version(asked: bool) -> None:
+    """Print the version."""
+    if asked:
+        print(f"labkit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which labkit.")
+    ] = False,
+) -> None:
+    """A bootcamp in notebooks: machine learning made fast, many-device and reproducible."""
+
+
+@app.command()
+def doctor(json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False) -> None:
+    """What this machine is, what each lesson gains from it, what is missing and how to get it."""
+    from labkit import doctor as module
+
+    report = module.report()
+    if json:
+        print(module.as_json(report))
+    else:
+        module.show(report)
+    raise typer.Exit(0 if report.healthy else 1)
+
+
+@app.command()
+def run(lesson: Annotated[str, typer.Argument(help="Such as 01 or lr_warmup.")]) -> None:
+    """Run a lesson without Jupyter; exit code 0 if no claim was refuted, 1 if one was or the lesson failed."""
+    from labkit.run import run as run_lesson
+
+    raise typer.Exit(run_lesson(course.find(lesson)))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def lab(
+    context: typer.Context,
+    lesson: Annotated[str, typer.Argument(help="Which lesson to open.")] = "00",
+) -> None:
+    """Open JupyterLab on a lesson's notebook; anything after the lesson goes to JupyterLab."""
+    if find_spec("jupyterlab") is None:
+        raise CourseError(f"JupyterLab is not installed: run {sys.executable} -m pip install -e '.[lab]'.")
+    notebook = course.find(lesson).student
+    if not notebook.exists():
+        raise CourseError(f"{notebook.parent.name}/{notebook.name} is not there: run labkit build.")
+    root = f"--ServerApp.root_dir={course.root()}"
+    command = [sys.executable, "-m", "jupyterlab", root, str(notebook), *context.args]
+    try:
+        raise typer.Exit(subprocess.call(command, cwd=course.root()))
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+@app.command()
+def build(
+    execute: Annotated[str | None, typer.Option("--execute", metavar="NN", help="Also run this lesson.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; say what is not as it should be.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite notebooks that were edited by hand.")] = False,
+) -> None:
+    """Make the notebooks from solutions/NN_topic.py."""
+    from labkit import build as module
+
+    if check:
+        problems = module.check()
+        for line in problems or ["Every notebook is what its source makes."]:
+            print(line)
+        raise typer.Exit(1 if problems else 0)
+    if execute is not None:
+        from labkit import execute as executing
+
+        lines = executing.execute(course.find(execute), force=force)
+    else:
+        lines = module.build(course.lessons(), force=force)
+    for line in lines or ["Nothing to do: every notebook is what its source makes."]:
+        print(line)
+
+
+@app.command()
+def progress(reset: Annotated[bool, typer.Option("--reset", help="Forget what was solved.")] = False) -> None:
+    """Which exercises you have solved."""
+    from labkit import build as module
+    from labkit import progress as marks
+
+    if reset:
+        print(f"Forgot {marks.reset()} solved exercises.")
+        return
+    solved = marks.solved()
+    for lesson in course.lessons():
+        numbers = module.exercises(lesson)
+        done = " ".join(f"{'✓' if number in solved else '·'} {number}" for number in numbers)
+        print(f"{lesson.name:24} {sum(n in solved for n in numbers)} of {len(numbers)}   {done}")
+
+
+if __name__ == "__main__":
+    main()
