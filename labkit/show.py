@@ -5,7 +5,7 @@ fresh one: tests/nbval_sanitize.cfg removes whatever stands between the marks, a
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 VARYING_OPEN, VARYING_CLOSE = "<!--varying-->", "<!--/varying-->"
@@ -42,15 +42,15 @@ def panel(tone: str, html: str) -> str:
     return f'<div style="{style}">{html}</div>'
 
 
-def show(text: str, html: str | None = None) -> None:
-    """Show a message: `html` where a notebook can draw it, `text` everywhere else."""
+def show(text: str, html: str | None = None, views: Mapping[str, object] | None = None) -> None:
+    """Show a message: `html` where a notebook can draw it, `text` elsewhere; `views` are richer forms, by type."""
     if not in_notebook():
         print(text, flush=True)
         return
     from IPython.display import display
 
     html = f"<pre>{escape(text)}</pre>" if html is None else html
-    display({"text/plain": text, "text/html": html}, raw=True)
+    display({"text/plain": text, "text/html": html, **(views or {})}, raw=True)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, caption: str = "") -> None:
