@@ -200,7 +200,7 @@ def check() -> list[str]:
 
 def _compare(lesson: Lesson, path: Path, text: str) -> list[str]:
     """What is wrong with one notebook of a lesson, the most telling thing first."""
-    name, found = _name(path), stored(path)
+    name, found = name_of(path), stored(path)
     execute = f"run labkit build --execute {lesson.number}"
     if found is None:
         return [f"{name} is missing: run labkit build."]
@@ -224,7 +224,7 @@ def _orphans(known: Sequence[Lesson]) -> list[str]:
     return [f"{path.relative_to(root).as_posix()} has no source: delete it or add a lesson." for path in strays]
 
 
-def _name(path: Path) -> str:
+def name_of(path: Path) -> str:
     """`notebooks/01_lr_warmup.ipynb`."""
     return f"{path.parent.name}/{path.name}"
 
@@ -233,15 +233,21 @@ def build(known: Sequence[Lesson], *, force: bool = False) -> list[str]:
     """Write the lessons' notebooks and say what happened, a line each; a file edited by hand stops it unless forced."""
     clean()
     wanted = [(lesson, expected(lesson)) for lesson in known]
-    edited = [_name(path) for _, texts in wanted for path in texts if (found := stored(path)) and found.edited]
-    if edited and not force:
-        raise CourseError(f"Edited by hand: {', '.join(edited)}. Move your work away, or overwrite it with --force.")
+    if not force:
+        refuse_edited([path for _, texts in wanted for path in texts])
     lines = []
     for lesson, texts in wanted:
-        lines += [f"wrote {_name(path)}" for path, text in texts.items() if write(path, text)]
+        lines += [f"wrote {name_of(path)}" for path, text in texts.items() if write(path, text)]
         if '"source_sha256"' not in texts[lesson.solution]:
-            lines.append(f"{_name(lesson.solution)} has no outputs: run labkit build --execute {lesson.number}")
+            lines.append(f"{name_of(lesson.solution)} has no outputs: run labkit build --execute {lesson.number}")
     return lines
+
+
+def refuse_edited(paths: Sequence[Path]) -> None:
+    """A CourseError that names the notebooks someone has worked in, where there are any."""
+    edited = [name_of(path) for path in paths if (found := stored(path)) and found.edited]
+    if edited:
+        raise CourseError(f"Edited by hand: {', '.join(edited)}. Move your work away, or overwrite it with --force.")
 
 
 def write(path: Path, text: str) -> bool:

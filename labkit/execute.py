@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 
 from labkit import build
 from labkit.build import Converted
@@ -25,13 +26,12 @@ def execute(lesson: Lesson, *, force: bool = False) -> list[str]:
     """
     _need_jupyter()
     build.clean()
-    edited = [path.name for path in (lesson.student, lesson.solution) if (s := build.stored(path)) and s.edited]
-    if edited and not force:
-        raise CourseError(f"Edited by hand: {', '.join(edited)}. Move your work away, or overwrite it with --force.")
+    if not force:
+        build.refuse_edited([lesson.student, lesson.solution])
     cells = build.convert(lesson)
     solved = build.solution_notebook(cells, _outputs(lesson, cells), build.code_sha256(cells))
     texts = {lesson.student: build.student_notebook(cells), lesson.solution: solved}
-    return [f"wrote {path.parent.name}/{path.name}" for path, text in texts.items() if build.write(path, text)]
+    return [f"wrote {build.name_of(path)}" for path, text in texts.items() if build.write(path, text)]
 
 
 def _need_jupyter() -> None:
@@ -48,7 +48,7 @@ def _outputs(lesson: Lesson, cells: Sequence[Converted]) -> list[list]:
 
     code = [cell for cell in cells if cell.kind == "code"]
     collected = []
-    with _client(lesson, cells) as client:
+    with client_of(build.solution_notebook(cells), lesson.solution) as client:
         places = [i for i, cell in enumerate(client.nb.cells) if cell.cell_type == "code"]
         for number, place in enumerate(tqdm(places, desc=lesson.name, unit="cell", disable=None, leave=False)):
             line = code[number].lines[0] if code[number].lines else 0
@@ -74,8 +74,8 @@ def _failed(lesson: Lesson, line: int, what: str) -> CourseError:
 
 
 @contextmanager
-def _client(lesson: Lesson, cells: Sequence[Converted]) -> Iterator:
-    """An nbclient on a fresh kernel of this very Python, in the notebook's own folder as Jupyter would start it."""
+def client_of(text: str, path: Path, *, budget: str = "full") -> Iterator:
+    """An nbclient for a notebook's text, on a fresh kernel of this very Python, in the folder of `path`."""
     import nbformat
     from ipykernel.kernelspec import RESOURCES, get_kernel_dict
     from jupyter_client.kernelspec import KernelSpecManager
@@ -88,7 +88,7 @@ def _client(lesson: Lesson, cells: Sequence[Converted]) -> Iterator:
         def get_kernel_spec(self, kernel_name: str) -> object:  # noqa: ARG002
             return self.kernel_spec_class(resource_dir=RESOURCES, **get_kernel_dict())
 
-    notebook = nbformat.reads(build.solution_notebook(cells), as_version=4)
+    notebook = nbformat.reads(text, as_version=4)
     manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=ThisPython())
     client = NotebookClient(
         notebook,
@@ -102,13 +102,13 @@ def _client(lesson: Lesson, cells: Sequence[Converted]) -> Iterator:
     with tempfile.TemporaryDirectory() as profile:
         env = os.environ | {
             "IPYTHONDIR": profile,  # nobody's start-up files
-            "JPY_SESSION_NAME": str(lesson.solution),
-            "LABKIT_BUDGET": "full",
+            "JPY_SESSION_NAME": str(path),
+            "LABKIT_BUDGET": budget,
             "LABKIT_QUIET": "1",
             "LABKIT_STRICT": "1",
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         }
-        with client.setup_kernel(cwd=str(lesson.solution.parent), env=env, cleanup_kc=True):
+        with client.setup_kernel(cwd=str(path.parent), env=env, cleanup_kc=True):
             yield client
 
 
