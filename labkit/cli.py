@@ -28,8 +28,6 @@ def main() -> NoReturn:
         app()
     except CourseError as error:
         _stop(str(error))
-    except KeyboardInterrupt:
-        _stop("Interrupted; nothing is left half-done.", 130)
     except OSError as error:
         _stop(_sentence(error))
     sys.exit(0)
@@ -51,11 +49,12 @@ def _sentence(error: OSError) -> str:
     return f"{error.strerror or error}" + (f": {error.filename}." if error.filename else ".")
 
 
-def _version(asked: bool) -> None:
-    """Print the version."""
+def _version(asked: bool) -> bool:
+    """Print the version, where it was asked for, and leave."""
     if asked:
         print(f"labkit {__version__}")
         raise typer.Exit
+    return asked
 
 
 @app.callback()
@@ -88,19 +87,19 @@ def run(lesson: Annotated[str, typer.Argument(help="Such as 01 or lr_warmup.")])
     raise typer.Exit(run_lesson(course.find(lesson)))
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(context_settings={"ignore_unknown_options": True})
 def lab(
-    context: typer.Context,
     lesson: Annotated[str, typer.Argument(help="Which lesson to open.")] = "00",
+    options: Annotated[list[str] | None, typer.Argument(help="Options for JupyterLab, such as --no-browser.")] = None,
 ) -> None:
-    """Open JupyterLab on a lesson's notebook; anything after the lesson goes to JupyterLab."""
+    """Open JupyterLab on a lesson's notebook."""
     if find_spec("jupyterlab") is None:
         raise CourseError(f"JupyterLab is not installed: run {sys.executable} -m pip install -e '.[lab]'.")
     notebook = course.find(lesson).student
     if not notebook.exists():
         raise CourseError(f"{notebook.parent.name}/{notebook.name} is not there: run labkit build.")
     root = f"--ServerApp.root_dir={course.root()}"
-    command = [sys.executable, "-m", "jupyterlab", root, str(notebook), *context.args]
+    command = [sys.executable, "-m", "jupyterlab", root, str(notebook), *(options or [])]
     try:
         raise typer.Exit(subprocess.call(command, cwd=course.root()))
     except KeyboardInterrupt:
@@ -121,12 +120,15 @@ def build(
         for line in problems or ["Every notebook is what its source makes."]:
             print(line)
         raise typer.Exit(1 if problems else 0)
-    if execute is not None:
-        from labkit import execute as executing
+    try:
+        if execute is not None:
+            from labkit import execute as executing
 
-        lines = executing.execute(course.find(execute), force=force)
-    else:
-        lines = module.build(course.lessons(), force=force)
+            lines = executing.execute(course.find(execute), force=force)
+        else:
+            lines = module.build(course.lessons(), force=force)
+    except KeyboardInterrupt:
+        _stop("Interrupted; no notebook is left half-written.", 130)
     for line in lines or ["Nothing to do: every notebook is what its source makes."]:
         print(line)
 
@@ -138,7 +140,8 @@ def progress(reset: Annotated[bool, typer.Option("--reset", help="Forget what wa
     from labkit import progress as marks
 
     if reset:
-        print(f"Forgot {marks.reset()} solved exercises.")
+        count = marks.reset()
+        print(f"Forgot {count} solved exercise{'' if count == 1 else 's'}.")
         return
     solved = marks.solved()
     for lesson in course.lessons():

@@ -135,7 +135,7 @@ def _shown(steps: list[tuple[str, Cell]], name: str) -> Iterator[tuple[int, str,
 
     terminal, begin, before = sys.stderr.isatty(), time.perf_counter(), None
     layout = "{desc} |{bar:20}| {elapsed}"
-    with tqdm(total=len(steps), bar_format=layout, disable=not terminal, dynamic_ncols=True) as bar:
+    with tqdm(total=len(steps), desc=name, bar_format=layout, disable=not terminal, dynamic_ncols=True) as bar:
         for number, (section, cell) in enumerate(steps, start=1):
             bar.set_description_str(f"{name}, cell {number} of {len(steps)}: {section}")
             if not terminal and section != before:

@@ -1,0 +1,174 @@
+"""The labkit command: what each mistake is answered with, and what the exit code says."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import fabricated
+import pytest
+
+from labkit import __version__, cli, course, progress
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """A course of one lesson as the current folder."""
+    monkeypatch.chdir(fabricated.course(tmp_path / "a course"))
+    return course.find("01")
+
+
+@pytest.fixture
+def labkit(monkeypatch, capsys):
+    """Runs `labkit ...` in this process; returns exit code, stdout, stderr."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["labkit", *arguments])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        return left.value.code, *capsys.readouterr()
+
+    return call
+
+
+def test_help_and_version(labkit):
+    code, out, _ = labkit("--help")
+    assert code == 0
+    assert all(command in out for command in ("doctor", "run", "lab", "build", "progress"))
+    assert labkit("--version") == (0, f"labkit {__version__}\n", "")
+
+
+@pytest.mark.usefixtures("toy")
+def test_the_installed_command_and_the_module_are_the_same():
+    command = [sys.executable, "-I", "-m", "labkit.cli", "run", "42"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "There is no lesson '42'. There are: 01 (toy).\n")
+
+
+@pytest.mark.parametrize("command", [("run", "42"), ("lab", "42"), ("build", "--execute", "42")])
+@pytest.mark.usefixtures("toy")
+def test_an_unknown_lesson_is_a_sentence(labkit, command):
+    assert labkit(*command) == (2, "", "There is no lesson '42'. There are: 01 (toy).\n")
+
+
+@pytest.mark.parametrize("command", [("nonsense",), ("run",), ("run", "--nonsense", "1"), ("build", "--execute")])
+@pytest.mark.usefixtures("toy")
+def test_wrong_usage_is_exit_code_2_without_a_traceback(labkit, command):
+    code, _, error = labkit(*command)
+    assert code == 2
+    assert "Traceback" not in error
+    assert error
+
+
+def test_outside_a_course_there_is_a_sentence(labkit, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(course, "__file__", str(tmp_path / "site-packages" / "labkit" / "course.py"))
+    code, _, error = labkit("run", "1")
+    assert (code, error.count("\n")) == (2, 1)
+    assert error.startswith("No course found")
+
+
+@pytest.mark.usefixtures("toy")
+def test_build_check_and_their_exit_codes(labkit):
+    assert labkit("build", "--check")[0] == 1
+    code, out, _ = labkit("build")
+    assert code == 0
+    assert out.splitlines()[:2] == ["wrote notebooks/01_toy.ipynb", "wrote solutions/01_toy.ipynb"]
+    code, out, _ = labkit("build", "--check")
+    assert (code, out) == (1, "solutions/01_toy.ipynb was never executed: run labkit build --execute 01.\n")
+
+
+def test_a_broken_lesson_is_a_sentence(labkit, toy):
+    toy.source.write_text(toy.text().replace("    ### END SOLUTION\n", ""), encoding="utf-8")
+    code, _, error = labkit("build")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "01_toy.py" in error
+
+
+def test_a_broken_header_is_a_sentence(labkit, toy):
+    toy.source.write_text("# title: Toy\n# %%\nx = 1\n", encoding="utf-8")
+    code, _, error = labkit("run", "1")
+    assert (code, error.count("\n")) == (2, 1)
+    assert error.startswith("01_toy.py: its header needs a line '# minutes: ...'")
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [(errno.ENOSPC, "The disk is full"), (errno.EACCES, "Permission denied"), (errno.EROFS, "Permission denied")],
+)
+@pytest.mark.parametrize("command", [("build",), ("run", "1")])
+@pytest.mark.usefixtures("toy")
+def test_a_full_disk_or_a_locked_folder_is_a_sentence(labkit, monkeypatch, number, says, command):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number), "/some/place")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    code, _, error = labkit(*command)
+    assert (code, error.count("\n")) == (2, 1)
+    assert says in error
+    assert "/some/place" in error
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_folder_without_write_permission_is_a_sentence(labkit, toy):
+    toy.student.parent.chmod(0o500)
+    try:
+        code, _, error = labkit("build")
+    finally:
+        toy.student.parent.chmod(0o700)
+    assert code == 2
+    assert "Permission denied" in error
+
+
+@pytest.mark.usefixtures("toy")
+def test_ctrl_c_during_a_build(labkit, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupt)
+    code, _, error = labkit("build")
+    assert code == 130
+    assert "Interrupted" in error
+
+
+@pytest.mark.usefixtures("toy")
+def test_lab_without_jupyter_and_lab_without_notebooks(labkit, monkeypatch):
+    assert labkit("lab", "1") == (2, "", "notebooks/01_toy.ipynb is not there: run labkit build.\n")
+    monkeypatch.setattr(cli, "find_spec", lambda _: None)
+    code, _, error = labkit("lab", "1")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "pip install -e '.[lab]'" in error
+
+
+def test_lab_opens_the_students_notebook_in_the_course(labkit, toy, monkeypatch):
+    calls = []
+    monkeypatch.setattr(subprocess, "call", lambda command, cwd: calls.append((command, cwd)) or 0)
+    labkit("build")
+    assert labkit("lab", "1", "--no-browser")[0] == 0
+    (command, cwd), root = calls[0], course.root()
+    assert command[1:] == ["-m", "jupyterlab", f"--ServerApp.root_dir={root}", str(toy.student), "--no-browser"]
+    assert cwd == root
+
+
+@pytest.mark.usefixtures("toy")
+def test_progress_lists_and_forgets(labkit, tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    assert labkit("progress")[1].split() == ["01_toy", "0", "of", "1", "·", "1.1"]
+    assert progress.record("1.1")
+    assert labkit("progress")[1].split() == ["01_toy", "1", "of", "1", "✓", "1.1"]
+    assert labkit("progress", "--reset")[1] == "Forgot 1 solved exercise.\n"
+    assert labkit("progress", "--reset")[1] == "Forgot 0 solved exercises.\n"
+
+
+@pytest.mark.usefixtures("toy")
+def test_doctor_as_json_and_its_exit_code(labkit, monkeypatch, tmp_path):
+    code, out, _ = labkit("doctor", "--json")
+    report = json.loads(out)
+    assert code == (0 if report["healthy"] else 1)
+    assert report["lessons"][0]["lesson"] == "01_toy"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path / "file"))
+    assert labkit("doctor")[0] == 1

@@ -1,0 +1,162 @@
+"""labkit run: one fresh process, whose every way of ending is said in a sentence and an exit code."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import fabricated
+import pytest
+
+from labkit import progress
+
+CLAIMS = """# %% [markdown]
+# # 01 · Toy
+# ## Question
+
+# %%
+import sys, types
+claims = types.ModuleType("labkit.claim")
+claims.results = lambda: [types.SimpleNamespace(status=status) for status in {statuses}]
+sys.modules["labkit.claim"] = claims
+print("✓ something")
+"""
+START = "# %% [markdown]\n# # 01 · Toy\n# ## Question\n\n# %%\nprint('started', flush=True)\n\n"
+MEASURE = START + "# %% [markdown]\n# ## Measure\n\n# %%\n"
+
+
+@pytest.fixture
+def labkit_run(tmp_path, monkeypatch):
+    """Runs a lesson with the given body; returns exit code, stdout, stderr."""
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+
+    def call(body):
+        monkeypatch.chdir(fabricated.course(tmp_path / "a course", n01_toy=body))
+        done = subprocess.run(COMMAND, capture_output=True, text=True, check=False, timeout=60)
+        return done.returncode, done.stdout, done.stderr
+
+    return call
+
+
+COMMAND = [sys.executable, "-I", "-m", "labkit.cli", "run", "01"]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code", "says"),
+    [
+        (["held"], 0, "1 claim held, 0 undecided, 0 refuted"),
+        (["held", "held", "undecided"], 0, "2 claims held, 1 undecided, 0 refuted"),
+        (["held", "refuted"], 1, "1 claim held, 0 undecided, 1 refuted"),
+        ([], 0, "0 claims held, 0 undecided, 0 refuted"),
+    ],
+)
+def test_the_exit_code_says_whether_the_claims_held(labkit_run, statuses, code, says):
+    left, out, _ = labkit_run(CLAIMS.format(statuses=statuses))
+    assert left == code
+    assert out.startswith("✓ something\n")
+    assert out.splitlines()[-1].startswith(says)
+
+
+def test_without_a_terminal_each_section_is_a_plain_line(labkit_run):
+    code, out, error = labkit_run(MEASURE + "print('unfinished', end='')\n")
+    assert code == 0
+    assert out.startswith("started\nunfinished\n0 claims held")
+    assert [line.split("] ")[1] for line in error.splitlines()] == ["cell 1 of 2: Question", "cell 2 of 2: Measure"]
+
+
+def test_an_error_names_the_line_of_the_source(labkit_run):
+    code, _, error = labkit_run(MEASURE + "def f():\n    raise ValueError('no good')\n\n\nf()\n")
+    assert code == 1
+    assert '01_toy.py", line 20, in <module>' in error
+    assert '01_toy.py", line 17, in f\n    raise ValueError' in error
+    assert "labkit/run.py" not in error
+    assert error.endswith("ValueError: no good\nThe lesson stopped in cell 2 of 2 (Measure), line 16.\n")
+
+
+def test_a_syntax_error_names_the_line_of_the_source(labkit_run):
+    code, _, error = labkit_run(MEASURE + "x = = 1\n")
+    assert code == 1
+    assert '01_toy.py", line 16' in error
+
+
+@pytest.mark.parametrize(
+    ("ending", "says"),
+    [
+        ("import os; os._exit(0)", "its process left with exit code 0 in cell 2 of 2 (Measure), line 16."),
+        ("import os; os._exit(3)", "its process left with exit code 3 in cell 2 of 2 (Measure), line 16."),
+        ("import os; os.kill(os.getpid(), 9)", "SIGKILL (often: out of memory) in cell 2 of 2 (Measure), line 16."),
+    ],
+)
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_a_process_that_dies_is_a_sentence(labkit_run, ending, says):
+    code, out, error = labkit_run(MEASURE + ending + "\n")
+    assert (code, out) == (1, "started\n")
+    assert error.endswith(says + "\n")
+
+
+def test_sys_exit_is_not_taken_for_the_end(labkit_run):
+    code, _, error = labkit_run(MEASURE + "import sys\nsys.exit(0)\n")
+    assert code == 1
+    assert "The lesson stopped in cell 2 of 2" in error
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the parent", "to both, as a terminal does"])
+def test_ctrl_c_says_where_and_leaves_nothing_behind(tmp_path, send):
+    body = MEASURE + "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n"
+    root = fabricated.course(tmp_path, n01_toy=body)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(COMMAND, cwd=root, start_new_session=True, **pipes) as running:
+        assert running.stdout.readline() == "started\n"
+        child = int(running.stdout.readline())
+        send(running.pid, signal.SIGINT)
+        error = running.stderr.read()
+        assert running.wait(30) == 130
+    assert error.endswith("Interrupted in cell 2 of 2 (Measure), line 16.\n")
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_the_reference_solves_no_exercise(labkit_run):
+    code, out, _ = labkit_run(MEASURE + "from labkit import progress\nprint(progress.record('1.1'))\n")
+    assert (code, out.splitlines()[1]) == (0, "False")
+    assert progress.solved() == set()
+
+
+def test_what_a_lesson_launches_does_not_run_the_lesson_again(labkit_run):
+    body = MEASURE + (
+        "import concurrent.futures, multiprocessing, math\n"
+        "spawn = multiprocessing.get_context('spawn')\n"
+        "with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:\n"
+        "    print(pool.submit(math.factorial, 5).result())\n"
+    )
+    code, out, error = labkit_run(body)
+    assert (code, out.splitlines()[:2]) == (0, ["started", "120"]), error
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pseudo-terminals")
+def test_on_a_terminal_lines_stand_above_the_bar(tmp_path):
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    inner = "from tqdm import tqdm\nfor i in tqdm(range(3), leave=False):\n    print('epoch', i)\n"
+    root = fabricated.course(tmp_path, n01_toy=MEASURE + inner)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 30, 100, 0, 0))
+    with subprocess.Popen(COMMAND, cwd=root, stdout=theirs, stderr=theirs) as running:
+        os.close(theirs)
+        text, end = b"", time.monotonic() + 60
+        while time.monotonic() < end:
+            try:
+                text += os.read(ours, 65536)
+            except OSError:  # the other side was closed
+                break
+        os.close(ours)
+        assert running.wait(30) == 0
+    screen = text.decode().replace("\x1b[A", "").replace("\r\n", "\n")
+    lines = [line.split("\r")[-1] for line in screen.split("\n")]  # what stands before a \r is overwritten
+    assert [line for line in lines if "epoch" in line] == ["epoch 0", "epoch 1", "epoch 2"]
+    assert "01_toy, cell 2 of 2: Measure |" in screen
