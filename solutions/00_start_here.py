@@ -45,10 +45,10 @@ from labkit.units import format_bytes, format_s
 
 # %%
 here = machine()
-gpus = ", ".join(f"{gpu.name} with {format_bytes(gpu.memory_bytes, binary=True)}" for gpu in here.gpus)
+gpus = ", ".join(f"{gpu.name}, {format_bytes(gpu.memory_bytes)}" for gpu in here.gpus)
 report = [
     f"processor: {here.cpu}, {here.cores} cores for us",
-    f"memory:    {format_bytes(here.memory_bytes, binary=True)}",
+    f"memory:    {format_bytes(here.memory_bytes)}",
     f"GPU:       {gpus or 'none: a worker thread stands in for it'}",
     f"software:  Python {here.python}, torch {torch.__version__}, {here.os}",
 ]
@@ -67,7 +67,8 @@ show(varying_text("\n".join(report)))
 # times longer is the second time? Move the slider before you go on.
 
 # %%
-predict("too_small", "How many times longer does it take with waiting?", default=2, unit="times", low=1, high=100_000)
+question = "How many times longer does it take with waiting?"
+predict("too_small", question, default=2, unit="times", low=1, high=100_000)
 
 # %% [markdown]
 # ## Build
@@ -102,7 +103,7 @@ class Device:
 
 # %%
 torch.set_num_threads(1)
-size = 4096 if device() == "cuda" else 512
+size = 4096 if device() == "cuda" else 768
 x = torch.randn(size, size, device=device())
 
 if device() == "cuda":
@@ -127,6 +128,7 @@ def stopwatch(fn):
     return time.perf_counter() - start
 
 
+# %%
 submit()
 synchronize()
 hasty = [stopwatch(submit) for _ in range(20)]
@@ -145,15 +147,22 @@ def submit_and_wait():
 
 
 honest = [stopwatch(submit_and_wait) for _ in range(20)]
-plot.samples({"not waiting": hasty, "waiting": honest}, title="One matrix product, two stopwatches", log=True)
+two_stopwatches = {"not waiting": hasty, "waiting": honest}
+plot.samples(two_stopwatches, title="One matrix product, two stopwatches", log=True)
 
 # %%
 too_small = median(honest) / median(hasty)
 reveal("too_small", too_small)
+
+# %% [markdown]
+# The hasty stopwatch saw only how long it takes to put a request into the queue. Nothing was saved by that: the first
+# line that waited had to wait for all twenty products. In a training loop, that innocent line gets the blame.
+
+# %%
 claim(
     "a stopwatch that does not wait shows less than a tenth of the time",
     holds=too_small > 10,
-    evidence=f"not waiting {format_s(median(hasty))}, waiting {format_s(median(honest))}: {too_small:.0f} times",
+    evidence=f"{format_s(median(hasty))} without waiting, {format_s(median(honest))} with",
     cause="The product is too small for this device: make size larger.",
 )
 claim(
@@ -179,8 +188,8 @@ for call in range(20):
     (x @ x).sum().item()
     print(time.perf_counter() - start)
 """
-fresh = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-calls = [float(line) for line in fresh.stdout.split()]
+printed = subprocess.check_output([sys.executable, "-c", program], text=True)
+calls = [float(line) for line in printed.split()]
 plot.in_order({"x @ x": calls}, title="The first twenty calls in a fresh Python", log=True)
 
 # %% [markdown]
@@ -188,11 +197,11 @@ plot.in_order({"x @ x": calls}, title="The first twenty calls in a fresh Python"
 # usual stopwatch, is the worst one to take: it is always the first.
 
 # %%
-slow_start = calls[0] / median(calls[1:])
+first, later = calls[0], median(calls[1:])
 claim(
     "the first call takes more than three times as long as a later one",
-    holds=slow_start > 3,
-    evidence=f"first {format_s(calls[0])}, later {format_s(median(calls[1:]))}: {slow_start:.0f} times",
+    holds=first > 3 * later,
+    evidence=f"first {format_s(first)}, later {format_s(later)}: {first / later:.0f} times",
 )
 
 # %% [markdown]
@@ -211,15 +220,19 @@ def count(n=200_000):
     return total
 
 
+count()
+quiet = [stopwatch(count) for _ in range(49)]
+
+
+# %%
 def held_up_count():
     count()
     time.sleep(10 * max(quiet))
 
 
-count()
-quiet = [stopwatch(count) for _ in range(49)]
 disturbed = [*quiet, stopwatch(held_up_count)]
-plot.samples({"49 calls": quiet, "and one held up": disturbed}, title="Counting, and one bad moment", log=True)
+rows = {"49 calls": quiet, "and one held up": disturbed}
+plot.samples(rows, title="Counting, and one bad moment", log=True)
 
 # %% [markdown]
 # The pale bar in the figure spans the middle half of the samples, from the *lower* to the *upper quartile*. Its width
@@ -291,13 +304,17 @@ plot.in_order(in_turns, title="A and B in turns")
 # stays fair. On a real machine the neighbour is a backup, a browser tab, another user, or heat. You rarely see it
 # come.
 
+
 # %%
-blocks = median(b / a for a, b in zip(in_blocks["A"], in_blocks["B"], strict=True))
-turns = median(b / a for a, b in zip(in_turns["A"], in_turns["B"], strict=True))
+def b_against_a(seconds):
+    return median(b / a for a, b in zip(seconds["A"], seconds["B"], strict=True))
+
+
+blocks, turns = b_against_a(in_blocks), b_against_a(in_turns)
 claim(
-    "in blocks, B seems slower than A, which is the same function; in turns, this error shrinks to less than half",
+    "in blocks, B seems slower than A, the same function; turns halve the error or better",
     holds=blocks > 1.2 and abs(turns - 1) < (blocks - 1) / 2,
-    evidence=f"B takes {blocks:.2f} times as long as A in blocks, {turns:.2f} times in turns",
+    evidence=f"B takes {blocks:.2f} times as long as A in blocks, {turns:.2f} in turns",
 )
 
 # %% [markdown]
@@ -311,14 +328,16 @@ claim(
 slower = 20
 held_up = list(range(50))
 mixed = [[slower * s for s in quiet[:n]] + quiet[n:] for n in held_up]
-averages = {"mean": (held_up, [mean(m) for m in mixed]), "median": (held_up, [median(m) for m in mixed])}
-plot.lines(averages, xlabel="calls held up, of 49", ylabel="time of one call", title="Who gives way?", seconds_axis="y")
+means, medians = [mean(m) for m in mixed], [median(m) for m in mixed]
+averages = {"mean": (held_up, means), "median": (held_up, medians)}
+labels = {"xlabel": "calls held up, of 49", "ylabel": "time of one call"}
+plot.lines(averages, **labels, title="Who gives way?", seconds_axis="y")
 
 # %%
 claim(
     "the median holds until half of the calls are held up",
-    holds=median(mixed[24]) <= max(quiet) and median(mixed[25]) >= slower * min(quiet),
-    evidence=f"24 held up: {format_s(median(mixed[24]))}, 25 held up: {format_s(median(mixed[25]))}",
+    holds=medians[24] <= max(quiet) and medians[25] >= slower * min(quiet),
+    evidence=f"24 held up: {format_s(medians[24])}, 25 held up: {format_s(medians[25])}",
 )
 
 # %% [markdown]
@@ -359,11 +378,11 @@ check(bench)
 # %% [markdown]
 # ### Exercise 0.2 · Can they be told apart? (8 min, easy)
 #
-# `slow_s[i]` and `fast_s[i]` are from the same round. Return two things: the median over rounds of slow / fast, and
-# whether the two can be told apart, which is so when the same one was slower in nine rounds of ten or more. Between
-# equals, a round is a toss of a coin, and 18 of 20 tosses agree once in 2,500 tries.
+# `slow_s[i]` and `fast_s[i]` are from one round. Return two things: the median over rounds of slow / fast, and whether
+# the two can be told apart, which is so if the same one was slower in nine rounds of ten or more. Between equals, a
+# round is a toss of a coin, and 18 of 20 tosses agree once in 2,500 tries.
 #
-# The trap: a tie counts for neither, and either of the two may be the slower one.
+# The trap: a tie counts for neither, and either may be the slower one.
 
 
 # %%
@@ -389,11 +408,17 @@ check(compare_rounds)
 
 # %%
 fair_bench, fair_compare = attempt(bench), attempt(compare_rounds)
+
+# %%
 numbers = torch.rand(1_000_000)
 as_list = numbers.tolist()
 adding = {"sum(list)": lambda: sum(as_list), "tensor.sum()": lambda: numbers.sum()}
 seconds = fair_bench(adding, 20, 3, lambda: None, time.perf_counter)
 plot.samples(seconds, title="Adding up a million numbers", log=True)
+
+# %% [markdown]
+# The figure shows the samples; your second function turns them into a sentence. It takes both: a ratio, and a reason
+# to believe that it is not chance.
 
 # %%
 ratio, apart = fair_compare(seconds["sum(list)"], seconds["tensor.sum()"])
@@ -416,10 +441,11 @@ for _ in range(5):
     ratios.append(ratio)
     verdicts.append(apart)
 
+# %%
 claim(
     "the same function under two names cannot be told apart, in most of five tries",
     holds=sum(verdicts) <= 2,
-    evidence=f"told apart {sum(verdicts)} times of 5; ratios from {min(ratios):.3f} to {max(ratios):.3f}",
+    evidence=f"told apart {sum(verdicts)} times of 5; ratios {min(ratios):.3f} to {max(ratios):.3f}",
 )
 
 # %% [markdown]
