@@ -163,7 +163,7 @@ EXERCISES = (
         mechanism=_only_vectors,
         points=5,
         hints=(
-            "'does not require grad': the first torch.autograd.grad needs create_graph=True, so it can be derived again.",
+            "'does not require grad': the first torch.autograd.grad needs create_graph=True to be derived again.",
             "The number explodes: bring v back to length 1 before every product.",
             "Hv is torch.autograd.grad(gradient, w, grad_outputs=v, retain_graph=True); the eigenvalue is v @ Hv.",
         ),
