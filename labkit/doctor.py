@@ -114,11 +114,11 @@ def _python() -> Missing | None:
 
 def _dependencies() -> list[Missing]:
     """The packages that labkit needs and that are absent or too old."""
-    from packaging.requirements import Requirement
-
     try:
+        from packaging.requirements import Requirement
+
         lines = metadata.requires("labkit") or []
-    except metadata.PackageNotFoundError:
+    except (ImportError, metadata.PackageNotFoundError):
         return [Missing(what="labkit's own installation", level="needed", why="", fix=_pip("install -e .[lab]"))]
     found = []
     for wanted in (Requirement(line) for line in lines if "extra ==" not in line):

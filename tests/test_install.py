@@ -1,0 +1,106 @@
+"""What installs this project agrees with itself: pyproject.toml, constraints.txt, environment.yml, the Makefile."""
+
+import re
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PYTHONS = ("3.10.13", "3.11.2", "3.11.7", "3.12.1", "3.13.0")
+
+
+def read(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def wanted():
+    """Every requirement in pyproject.toml, by section; read by hand, as Python 3.10 has no tomllib."""
+    found = {}
+    for section, block in re.findall(r"^(\w+) = \[\n(.*?)^\]", read("pyproject.toml"), re.MULTILINE | re.DOTALL):
+        if section in ("dependencies", "lab", "test"):
+            found[section] = [Requirement(text) for text in re.findall(r'^\s*"([^"]+)"', block, re.MULTILINE)]
+    return found
+
+
+def pins():
+    lines = [line for line in read("constraints.txt").splitlines() if line and not line.startswith("#")]
+    return [Requirement(line) for line in lines]
+
+
+def pinned(python):
+    """The version of each package that the constraints give to a Python."""
+    found = {}
+    for pin in pins():
+        if pin.marker is None or pin.marker.evaluate({"python_full_version": python}):
+            name = canonicalize_name(pin.name)
+            assert name not in found, f"{name} is pinned twice for Python {python}"
+            found[name] = str(pin.specifier).removeprefix("==")
+    return found
+
+
+def test_every_pin_is_exact():
+    for pin in pins():
+        assert re.fullmatch(r"==[\w.]+", str(pin.specifier)), f"{pin} is no exact pin, or names a local build"
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_dependency_is_pinned_within_its_range(python):
+    known = pinned(python)
+    sections = wanted()
+    assert set(sections) == {"dependencies", "lab", "test"}
+    for requirement in (one for section in sections.values() for one in section):
+        name = canonicalize_name(requirement.name)
+        assert name in known, f"{name} has no pin for Python {python}"
+        assert requirement.specifier.contains(known[name]), f"{name}=={known[name]} lies outside {requirement}"
+
+
+def test_the_ranges_stay_wide():
+    """Kaggle and Colab bring their own torch: the ranges have a lower end and no upper one."""
+    for requirement in (one for section in wanted().values() for one in section):
+        assert [part.operator for part in requirement.specifier] == [">="], (
+            f"{requirement} should have a lower end only"
+        )
+    torch = next(one for one in wanted()["dependencies"] if one.name == "torch")
+    assert torch.specifier.contains("2.6.0")
+    assert 'requires-python = ">=3.10"' in read("pyproject.toml")
+    assert pinned("3.11.7")["torch"] == "2.13.0"
+
+
+def test_these_tests_run_on_what_is_pinned():
+    """Only a warning's worth: another environment may run the tests, but the development one must not drift."""
+    known = pinned(".".join(str(part) for part in sys.version_info[:3]))
+    drifted = {}
+    for name, pin in known.items():
+        try:
+            have = version(name).split("+")[0]
+        except PackageNotFoundError:
+            continue
+        if have != pin:
+            drifted[name] = f"{have}, pinned {pin}"
+    if drifted and Path(sys.prefix).resolve() != (ROOT / ".venv").resolve():
+        pytest.skip(f"another environment than .venv: {drifted}")
+    assert not drifted, "the environment and constraints.txt differ: install with -c constraints.txt, or renew the pins"
+
+
+def test_conda_installs_the_same_project():
+    text = read("environment.yml")
+    entries = [line.strip().removeprefix("- ") for line in text.splitlines() if line.strip().startswith("- ")]
+    assert entries[0] == "conda-forge"
+    python = next(entry for entry in entries if entry.startswith("python"))
+    range_ = SpecifierSet(python.removeprefix("python"))
+    assert all(range_.contains(one) for one in PYTHONS)
+    assert not range_.contains("3.9.18")
+    assert "pip" in entries
+    assert entries[entries.index("pip:") + 1 :] == ["-c constraints.txt", "-e .[lab,test]"]
+
+
+def test_the_makefile_installs_the_same_extras_with_the_constraints():
+    text = read("Makefile")
+    assert "-c constraints.txt" in text
+    assert re.search(r"call install,lab\b", text)
+    assert re.search(r"call install,lab,test\b|call install,lab\$\(COMMA\)test\b", text)
