@@ -24,7 +24,6 @@ from labkit.data import Arrays, Split, cached, choose
 
 CLASSES = ("\n", *(chr(code) for code in range(32, 127)))  # the vocabulary: a token is a place in it
 SPLITS = ("train", "validation")
-PUBLISHED = {}
 
 _LEAVE_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _LEAST = 10_000  # characters: with fewer, this Python came without its sources
