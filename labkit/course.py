@@ -70,7 +70,7 @@ def split_cells(text: str) -> list[Cell]:
     """The cells of a py:percent source, in order, markdown without its comment marks; the header is dropped."""
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if _CELL.match(line)]
-    return [_cell(lines, start, end) for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
+    return [_cell(lines, start, end) for start, end in zip(starts, [*starts[1:], len(lines)], strict=False)]
 
 
 def _cell(lines: list[str], start: int, end: int) -> Cell:
