@@ -7,8 +7,6 @@ import hashlib
 import os
 import tempfile
 import warnings
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,6 @@ from torch import Tensor
 from labkit import hardware
 
 Arrays = dict[str, np.ndarray]
-_UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +71,10 @@ def cached(name: str, make: Callable[[], Arrays]) -> tuple[Arrays, str]:
 def _read(path: Path) -> tuple[Arrays, str] | None:
     """The arrays of a cache file whose contents match the hash stored with them; None for any other file."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         digest = str(arrays.pop("sha256"))
-    except _UNREADABLE:
+    except Exception:  # a damaged file fails in a dozen ways, and all of them mean: make it again
         return None
     return (arrays, digest) if sha256_of(arrays) == digest else None
 

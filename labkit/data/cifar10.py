@@ -1,5 +1,6 @@
 """CIFAR-10, where its files are at hand: 60,000 colour pictures of 32x32 pixels in ten classes. Never downloaded."""
 
+import codecs
 import hashlib
 import io
 import pickle
@@ -117,6 +118,7 @@ class _ArraysOnly(pickle.Unpickler):
         ("numpy._core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],
         ("numpy", "ndarray"): np.ndarray,
         ("numpy", "dtype"): np.dtype,
+        ("_codecs", "encode"): codecs.encode,  # how Python 3 writes bytes in Python 2's pickles
     }
 
     def find_class(self, module: str, name: str) -> object:
