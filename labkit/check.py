@@ -67,7 +67,7 @@ def check(fn: object, *, seed: int = 0, time_limit_s: float = 10.0) -> None:
     _judged[fn] = found
     _failures[exercise.name] += found.status == "failed"
     show(_text(found, n_hints=_failures[exercise.name]), _html(found))
-    if found.status == "passed":
+    if found.status == "passed" and fn is not exercise.reference:
         progress.record(exercise.number)
 
 

@@ -24,10 +24,11 @@ class DeadlineExceeded(BaseException):
 
 @dataclass
 class _Watch:
-    """What the interrupter and the interrupted share: whether it may fire, and whether it has."""
+    """What the interrupter and the interrupted share: whether it may fire, whether it has, and whether it is gone."""
 
     armed: bool = False
     fired: bool = False
+    ended: bool = False
 
 
 def within(limit_s: float, call: Callable[[], object]) -> object:
@@ -84,40 +85,49 @@ def _plant(thread_id: int, exception: type[BaseException] | None) -> None:
 
 
 def _by_thread(limit_s: float, call: Callable[[], object]) -> object:
-    """`within`, by an exception that another thread plants into this one."""
-    watch, finished, lock, thread_id = _Watch(armed=True), threading.Event(), threading.Lock(), threading.get_ident()
+    """`within`, by an exception that another thread plants into this one.
 
-    def plant_when_late() -> None:
-        wait_s = limit_s
-        while not finished.wait(wait_s):
-            with lock:
-                if watch.armed:
-                    watch.fired = True
-                    _plant(thread_id, DeadlineExceeded)
-                    sys.setswitchinterval(_AGAIN_S)
-            wait_s = _AGAIN_S
-
-    switch_s = sys.getswitchinterval()
-    watcher = threading.Thread(target=plant_when_late, daemon=True, name="labkit deadline")
-    watcher.start()
+    The exception can arrive at any call or jump here, also while this function tidies up. So tidying is repeated until
+    it is through, calls nothing before it is under way, and holds no lock, which would never be released.
+    """
+    watch, gate = _Watch(), threading.Lock()
+    thread_id, switch_s = threading.get_ident(), sys.getswitchinterval()
+    gate.acquire()
+    watcher = threading.Thread(target=_plant_when_late, args=(watch, gate, limit_s, thread_id), daemon=True)
+    watcher.start()  # waits for the thread to run, which can take longer than a short limit: armed only afterwards
     try:
+        watch.armed = True
         result = call()
     finally:
         watch.armed = False
-        _disarm(lock, finished, thread_id)
-        sys.setswitchinterval(switch_s)
+        while True:
+            try:
+                _disarm(watch, gate, thread_id)
+                sys.setswitchinterval(switch_s)
+                break
+            except DeadlineExceeded:
+                continue
     if watch.fired:
         raise DeadlineExceeded
     return result
 
 
-def _disarm(lock: threading.Lock, finished: threading.Event, thread_id: int) -> None:
-    """End the watcher, and take back an exception that it planted a moment too late."""
-    for _ in range(3):
-        try:
-            finished.set()
-            with lock:
-                _plant(thread_id, None)
-            return
-        except DeadlineExceeded:
-            continue
+def _plant_when_late(watch: _Watch, gate: threading.Lock, limit_s: float, thread_id: int) -> None:
+    """Plant the exception after limit_s, and again until the watch is disarmed or the gate opens."""
+    wait_s = limit_s
+    while not gate.acquire(timeout=wait_s) and (watch.armed or not watch.fired):
+        wait_s = _AGAIN_S
+        if watch.armed:
+            watch.fired = True
+            sys.setswitchinterval(_AGAIN_S)
+            _plant(thread_id, DeadlineExceeded)
+    watch.ended = True
+
+
+def _disarm(watch: _Watch, gate: threading.Lock, thread_id: int) -> None:
+    """Open the gate, wait for the watcher's end, and take back an exception that has not arrived yet."""
+    if not watch.ended and gate.locked():
+        gate.release()
+    while not watch.ended:
+        time.sleep(_AGAIN_S)
+    _plant(thread_id, None)

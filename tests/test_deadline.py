@@ -1,0 +1,149 @@
+"""A call that does not return is stopped, on any thread, and nothing of the stopping is left behind."""
+
+import gc
+import signal
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+
+from labkit.deadline import DeadlineExceeded, within
+
+SHORT_S, PATIENCE_S = 0.1, 30.0
+
+
+@pytest.fixture(autouse=True)
+def no_garbage_collection():
+    """A deadline that arrives in a collector's callback (hypothesis has one) is lost with a warning."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def spin():
+    while True:
+        pass
+
+
+def sleep():
+    time.sleep(PATIENCE_S)
+
+
+def swallow():
+    while True:
+        try:
+            for i in range(100):
+                i * i
+        except BaseException:  # what a learner writes who wants the loop to go on whatever happens
+            pass
+
+
+def swallow_asleep():
+    while True:
+        with suppress(BaseException):
+            time.sleep(0.01)
+
+
+def return_late():
+    try:
+        time.sleep(PATIENCE_S)
+    except BaseException:
+        return "late"
+
+
+def on_another_thread(call):
+    """What `call` gives or raises on a thread that is not the main one."""
+    caught = []
+
+    def run():
+        try:
+            caught.append(call())
+        except BaseException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return caught[0]
+
+
+@pytest.mark.parametrize("endless", [spin, sleep, swallow, swallow_asleep, return_late], ids=lambda fn: fn.__name__)
+def test_an_endless_call_is_stopped(endless):
+    started_s = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        within(SHORT_S, endless)
+    assert time.monotonic() - started_s < PATIENCE_S / 2
+
+
+@pytest.mark.parametrize("endless", [spin, swallow], ids=lambda fn: fn.__name__)
+def test_an_endless_call_is_stopped_on_another_thread(endless):
+    assert isinstance(on_another_thread(lambda: within(SHORT_S, endless)), DeadlineExceeded)
+
+
+def test_a_deadline_is_no_exception_that_a_plain_except_catches():
+    assert not issubclass(DeadlineExceeded, Exception)
+
+
+def test_a_call_in_time_gives_its_result_and_its_own_exceptions():
+    for run in (lambda call: call(), on_another_thread):
+        assert run(lambda: within(10.0, lambda: 3)) == 3
+    with pytest.raises(ZeroDivisionError):
+        within(10.0, lambda: 1 / 0)
+    assert isinstance(on_another_thread(lambda: within(10.0, lambda: 1 / 0)), ZeroDivisionError)
+
+
+def test_a_users_interrupt_passes():
+    with pytest.raises(KeyboardInterrupt):
+        within(10.0, lambda: signal.raise_signal(signal.SIGINT))
+
+
+@pytest.mark.parametrize("endless", [spin, lambda: None], ids=["late", "in time"])
+def test_handler_timer_and_wakeup_are_put_back(endless):
+    def mine(_signum, _frame):
+        raise AssertionError("not this test's timer")
+
+    before = signal.signal(signal.SIGALRM, mine)
+    signal.setitimer(signal.ITIMER_REAL, 100.0, 7.0)
+    try:
+        with suppress(DeadlineExceeded):
+            within(SHORT_S, endless)
+        left_s, every_s = signal.getitimer(signal.ITIMER_REAL)
+        assert signal.getsignal(signal.SIGALRM) is mine
+        assert 50.0 < left_s <= 100.0
+        assert every_s == pytest.approx(7.0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_no_late_exception_reaches_what_comes_after():
+    """Limits around the time that the call takes: whichever wins, the exception stays inside."""
+    for run in (lambda call: call(), on_another_thread):
+        outcomes = set()
+        for i in range(40):
+            outcomes.add(run(lambda i=i: _race(1e-3 + i * 5e-5)))
+        time.sleep(0.02)
+        assert outcomes <= {"late", "in time"}
+
+
+def _race(limit_s):
+    def busy():
+        ends_s = time.monotonic() + 2e-3
+        while time.monotonic() < ends_s:
+            pass
+
+    try:
+        within(limit_s, busy)
+    except DeadlineExceeded:
+        return "late"
+    return "in time"
+
+
+def test_one_deadline_inside_another_stops_the_inner_call_only():
+    def outer():
+        with pytest.raises(DeadlineExceeded):
+            within(SHORT_S, spin)
+        return "went on"
+
+    assert within(10.0, outer) == "went on"
