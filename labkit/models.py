@@ -29,6 +29,7 @@ class ResidualBlock(nn.Module):
         self.around = nn.Identity() if c_in == c_out else nn.Conv2d(c_in, c_out, 1, stride, bias=False)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H2 W2"]:
+        """Feature maps, as many and as large as the block was made for."""
         y = functional.relu(self.norm1(self.conv1(x)))
         y = self.norm2(self.conv2(y))
         return functional.relu(y + self.around(x))
@@ -49,6 +50,7 @@ class ResNet(nn.Module):
         self.head = nn.Linear(4 * width, n_classes)
 
     def forward(self, x_BCHW: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N"]:
+        """Logits of images."""
         x_BCHW = functional.relu(self.norm(self.stem(x_BCHW)))
         x_BCHW = self.blocks(x_BCHW)
         x_BF = x_BCHW.mean(dim=(2, 3))
@@ -97,6 +99,7 @@ class Attention(nn.Module):
         self.to_out = nn.Linear(width, width)
 
     def forward(self, x_BTD: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """Tokens mixed with those before them, in the same shape."""
         qkv_BTKP = (part.unflatten(-1, (self.heads, -1)) for part in self.to_qkv(x_BTD).chunk(3, dim=-1))
         q_BKTP, k_BKTP, v_BKTP = (part_BTKP.transpose(1, 2) for part_BTKP in qkv_BTKP)
         mixed_BKTP = functional.scaled_dot_product_attention(q_BKTP, k_BKTP, v_BKTP, is_causal=True)
@@ -115,6 +118,7 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(width)
 
     def forward(self, x_BTD: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """Tokens after attention and the two-layer network, in the same shape."""
         if self.norm_first:
             x_BTD = x_BTD + self.attention(self.norm1(x_BTD))
             return x_BTD + self.mlp(self.norm2(x_BTD))
@@ -134,6 +138,7 @@ class Gpt(nn.Module):
         self.head = nn.Linear(width, vocab)
 
     def forward(self, tokens_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+        """Logits of the token after each token."""
         position_TD = self.position.weight[: tokens_BT.shape[1]]
         x_BTD = self.token(tokens_BT) + position_TD
         x_BTD = self.blocks(x_BTD)

@@ -181,6 +181,7 @@ class _Stopwatch:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
+        """Seconds spent inside do not count."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # until here the work was only queued
         self.wall_s += time.perf_counter() - self._wall
