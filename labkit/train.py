@@ -119,6 +119,23 @@ def train_step(model: nn.Module, inputs: Tensor, targets: Tensor, optimizer: Opt
     return loss.detach()
 
 
+def as_function(
+    model: nn.Module, inputs: Tensor, targets: Tensor
+) -> tuple[Callable[[Float[Tensor, "P"]], Float[Tensor, ""]], Float[Tensor, "P"]]:
+    """(loss_at, w): the model's loss on these examples as a function of all its weights in one vector, and that vector.
+
+    The model keeps its own weights, and its mode: in training mode a batch-norm sees the batch's statistics.
+    """
+    names, weights = zip(*model.named_parameters(), strict=True)
+
+    def loss_at(w: Float[Tensor, "P"]) -> Float[Tensor, ""]:
+        parts = w.split([weight.numel() for weight in weights])
+        shaped = {name: part.view_as(weight) for name, part, weight in zip(names, parts, weights, strict=True)}
+        return mean_cross_entropy(torch.func.functional_call(model, shaped, inputs), targets)
+
+    return loss_at, nn.utils.parameters_to_vector(weights).detach()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Score:
     """How well a model predicts: mean loss in nats, and the share it gets right."""

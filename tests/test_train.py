@@ -216,3 +216,19 @@ def test_one_loop_trains_text_too():
     optimizer = torch.optim.AdamW(model.parameters())
     history = train.fit(model, batches, n_steps=40, optimizer=optimizer, lr=train.one_cycle(1e-2, 40))
     assert history.losses[-1] < 0.2 < 1.0 < history.losses[0]
+
+
+def test_a_model_as_a_function_of_its_weights_has_the_same_loss_and_gradient():
+    torch.manual_seed(0)
+    model = models.convnet()
+    inputs, targets = torch.randn(8, 1, 24, 24), torch.randint(32, (8,))
+    loss = train.mean_cross_entropy(model(inputs), targets)
+    loss.backward()
+    gradient = torch.cat([weight.grad.flatten() for weight in model.parameters()])
+    loss_at, w = train.as_function(model, inputs, targets)
+    w.requires_grad_()
+    again = loss_at(w)
+    assert again.item() == pytest.approx(loss.item(), rel=1e-6)
+    torch.testing.assert_close(torch.autograd.grad(again, w)[0], gradient)
+    assert loss_at(2 * w.detach()).item() != pytest.approx(loss.item(), rel=1e-2)
+    assert train.mean_cross_entropy(model(inputs), targets).item() == loss.item()
