@@ -161,6 +161,7 @@ def _judge_case(fn: Callable, exercise: Exercise, clock: _Clock, case: tuple, la
         expected = exercise.run(exercise.reference, trusted)
         settle()
         got = clock.run(lambda: exercise.run(fn, given))
+        settle()  # it may have left torch on another device or dtype, in which nothing could be compared
         _unchanged(exercise, given, untouched)
         _right(got, expected, exercise, clock, again)
     except _Wrong as wrong:
