@@ -122,6 +122,7 @@ class _ArraysOnly(pickle.Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> object:
+        """What a pickle means by module.name, from the short list of what arrays need; UnpicklingError otherwise."""
         if (module, name) not in self._ALLOWED:
             raise pickle.UnpicklingError(f"A data file asks for {module}.{name}, which no array needs: refused.")
         return self._ALLOWED[module, name]
