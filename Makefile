@@ -20,7 +20,7 @@ help:
 define install
 	@source="$$(cat pyproject.toml constraints.txt | cksum) $$PWD"; \
 	if grep -qxF "$(1) $$source" .venv/installed 2>/dev/null && $(PY) -c "" 2>/dev/null; then exit 0; fi; \
-	if ! $(PY) -c "import pip" 2>/dev/null; then \
+	if ! $(PY) -c "import sys, pip; sys.exit(sys.version_info < (3, 10))" 2>/dev/null; then \
 		$(PYTHON) -c "" 2>/dev/null || { echo "There is no $(PYTHON) here. Install Python 3.10 or newer" \
 			"(https://www.python.org/downloads/), or name yours: make PYTHON=python3.12" >&2; exit 2; }; \
 		$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 10))" || { echo "labkit needs Python 3.10 or newer;" \

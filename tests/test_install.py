@@ -1,6 +1,10 @@
 """What installs this project agrees with itself: pyproject.toml, constraints.txt, environment.yml, the Makefile."""
 
+import os
 import re
+import shutil
+import stat
+import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -104,3 +108,85 @@ def test_the_makefile_installs_the_same_extras_with_the_constraints():
     assert "-c constraints.txt" in text
     assert re.search(r"call install,lab\b", text)
     assert re.search(r"call install,lab,test\b|call install,lab\$\(COMMA\)test\b", text)
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """What make needs of a clone, in a folder with a space in its name."""
+    if not shutil.which("make"):
+        pytest.skip("there is no make here")
+    folder = tmp_path / "a clone"
+    folder.mkdir()
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def program(path, script):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def make(folder, target, **variables):
+    """The exit code of make, and what it says on stderr."""
+    words = [f"{name}={value}" for name, value in variables.items()]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # we may run under make
+    done = subprocess.run(["make", target, *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (None, "There is no "),
+        (
+            'case "$2" in *version_info*) exit 1;; esac; [ "$1" = -V ] && echo Python 3.9.18; exit 0',
+            "is Python 3.9.18.",
+        ),
+        ('case "$2" in *ensurepip*) exit 1;; esac; exit 0', "sudo apt-get install python3-venv"),
+    ],
+)
+def test_make_says_what_is_wrong_with_a_python(clone, tmp_path, script, says):
+    python = tmp_path / "python"
+    if script:
+        program(python, script)
+    code, error = make(clone, "lint", PYTHON=python)
+    assert code == 2
+    assert says in error.splitlines()[0]
+
+
+def test_make_installs_once_and_again_only_for_a_reason(clone, tmp_path):
+    log = tmp_path / "log"
+    script = f'case "$*" in *"pip install"*) echo "$*" >> "{log}"; [ ! -e "{tmp_path}/broken" ];; esac'
+    program(clone / ".venv/bin/python", script)
+
+    def installs(folder, target="lint"):
+        before = len(log.read_text().splitlines()) if log.exists() else 0
+        make(folder, target)
+        return log.read_text().splitlines()[before:]
+
+    (tmp_path / "broken").touch()
+    assert len(installs(clone)) == 1
+    assert len(installs(clone)) == 1, "an installation that failed is tried again"
+    (tmp_path / "broken").unlink()
+    assert installs(clone) == ["-m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[lab,test]"]
+    assert installs(clone) == []
+    assert installs(clone, "lab") == [], "the tests' installation holds all that a learner needs"
+    with (clone / "constraints.txt").open("a") as file:
+        file.write("# renewed\n")
+    assert len(installs(clone, "lab")) == 1
+    assert installs(clone, "lab") == []
+    assert len(installs(clone)) == 1, "the tests need more than a learner's installation holds"
+    moved = clone.rename(tmp_path / "moved")
+    assert len(installs(moved)) == 1, "an editable installation points to the old folder"
+    assert installs(moved) == []
+
+
+def test_make_makes_a_half_made_environment_anew(clone, tmp_path):
+    program(clone / ".venv/bin/python", "exit 1")
+    log = tmp_path / "log"
+    python = program(tmp_path / "python", f'echo "$*" >> "{log}"')
+    make(clone, "lint", PYTHON=python)
+    assert "-m venv --clear .venv" in log.read_text()
