@@ -5,6 +5,7 @@ import random
 import re
 import sys
 import time
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -184,6 +185,17 @@ def test_global_state_is_standard_for_the_function_and_put_back_after_it():
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.get_num_threads() == threads
     assert torch.get_default_device() == torch.device("cpu")
+
+
+def test_a_warning_is_no_fault():
+    def warns(values, factor):
+        warnings.warn("use something newer", DeprecationWarning, stacklevel=1)
+        return values * factor
+
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("error")
+        assert judge(warns).status == "passed"
+        assert warnings.filters[0][0] == "error"
 
 
 def test_a_function_may_draw_from_the_global_generator():

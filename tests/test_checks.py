@@ -1,0 +1,141 @@
+"""Every exercise's check, against the solution, the untouched stub and answers that learners really give.
+
+tests/wrong_answers/nbNN.py holds WRONG: exercise number -> list of (what is wrong, function, regular expression that
+the message must match), at least two for an exercise, and where it has a mechanism, one that gets the right result
+without it.
+"""
+
+import ast
+import importlib.util
+import linecache
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from labkit import build, course
+from labkit.check import generator_for, verdict
+from labkit.checks import exercises
+
+HERE = Path(__file__).parent
+EXERCISES = exercises()
+BY_NUMBER = {exercise.number: exercise for exercise in EXERCISES}
+LESSONS = {int(lesson.number): lesson for lesson in course.lessons()}
+
+
+def _wrong_answers():
+    """The wrong answers of all lessons: exercise number -> list of (what, function, expression)."""
+    found = {}
+    for path in sorted((HERE / "wrong_answers").glob("nb*.py")):
+        spec = importlib.util.spec_from_file_location(f"wrong_answers_{path.stem}", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found |= module.WRONG
+    return found
+
+
+WRONG = _wrong_answers()
+each_exercise = pytest.mark.parametrize(
+    "exercise", EXERCISES, ids=lambda exercise: f"{exercise.number}-{exercise.name}"
+)
+
+
+@cache
+def judge(fn, exercise, seed=0):
+    return verdict(fn, exercise, generator=generator_for(exercise, seed))
+
+
+def _cells(exercise):
+    """The code cells of the exercise's lesson up to the one that defines it; skipped where there is no lesson yet."""
+    lesson = LESSONS.get(int(exercise.number.split(".")[0]))
+    if lesson is None:
+        pytest.skip("the lesson is not written yet")
+    before = []
+    for cell in build.convert(lesson):
+        if cell.kind == "code":
+            before.append(cell)
+            if cell.student != cell.solution and exercise.name in _defined(cell.solution):
+                return before
+    raise AssertionError(f"{lesson.source.name} has no cell with a solution region that defines {exercise.name}")
+
+
+def _defined(source):
+    """The functions and classes that a cell defines."""
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    return {node.name for node in ast.parse(source).body if isinstance(node, kinds)}
+
+
+def _from_cell(exercise, form):
+    """What the exercise's cell defines as `student` or `solution`, run with nothing but the imports above it."""
+    *before, cell = _cells(exercise)
+    space = {"__name__": "exercise"}
+    for source in (earlier.solution for earlier in before):
+        imports = [node for node in ast.parse(source).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+        exec(compile(ast.Module(imports, []), "<imports>", "exec"), space)
+    source, name = getattr(cell, form), f"<exercise {exercise.number}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    exec(compile(source, name, "exec"), space)
+    return space[exercise.name]
+
+
+@pytest.mark.parametrize("what", ["name", "number"])
+def test_names_and_numbers_are_unique(what):
+    values = [getattr(exercise, what) for exercise in EXERCISES]
+    assert len(set(values)) == len(values)
+
+
+@each_exercise
+def test_a_declaration_is_whole(exercise):
+    assert exercise.points > 0
+    assert 1 <= len(exercise.hints) <= 3
+    reference_name = getattr(exercise.reference, "__name__", "")
+    assert reference_name.lstrip("_") in (exercise.name, f"reference_{exercise.name}", f"{exercise.name}_reference")
+    assert len(exercise.cases(generator_for(exercise, 0))) >= 2
+
+
+@each_exercise
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_reference_passes(exercise, seed):
+    found = judge(exercise.reference, exercise, seed)
+    assert found.status == "passed", found.message
+
+
+@each_exercise
+def test_the_solution_in_the_lesson_passes(exercise):
+    found = judge(_from_cell(exercise, "solution"), exercise)
+    assert found.status == "passed", found.message
+
+
+@each_exercise
+def test_the_stub_is_not_attempted(exercise):
+    found = judge(_from_cell(exercise, "student"), exercise)
+    assert found.status == "not attempted", found.message
+
+
+@pytest.mark.parametrize(
+    ("number", "fn", "expression"),
+    [pytest.param(n, fn, said, id=f"{n}-{what}") for n, rows in WRONG.items() for what, fn, said in rows],
+)
+def test_a_wrong_answer_fails_and_is_told_why(number, fn, expression):
+    for seed in (0, 1):
+        found = judge(fn, BY_NUMBER[number], seed)
+        assert found.status == "failed", "the check accepts it"
+        assert re.search(expression, found.message), found.message
+        assert len(found.message.splitlines()) <= 8
+        assert len(found.message) < 1500
+
+
+@each_exercise
+def test_there_are_wrong_answers_enough(exercise):
+    rows = WRONG.get(exercise.number, [])
+    assert len(rows) >= 2
+    if exercise.mechanism:
+        messages = [judge(fn, exercise).message for _, fn, _ in rows]
+        assert any("not in the way asked for" in message for message in messages), "none evades the mechanism"
+
+
+def test_every_exercise_of_a_lesson_is_checked():
+    told = {number for lesson in LESSONS.values() for number in build.exercises(lesson)}
+    assert told <= BY_NUMBER.keys()
+    assert WRONG.keys() <= BY_NUMBER.keys()
