@@ -3,6 +3,7 @@
 How a function is judged stands in `judge`, how values are compared in `compare`.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -99,11 +100,16 @@ def _text(found: Verdict, n_hints: int) -> str:
     return "\n    ".join([_headline(found), *found.message.splitlines()[1:], *numbered])
 
 
+def _html_line(line: str) -> str:
+    """One labelled line of a message; where it is broken, its text stays in its column."""
+    column = re.match(r"\S+ +", line).end()
+    style = f"white-space: pre-wrap; padding-left: {column}ch; text-indent: -{column}ch"
+    return f'<div style="font-family: var(--jp-code-font-family, monospace); {style}">{escape(line)}</div>'
+
+
 def _html(found: Verdict) -> str:
     """The verdict as HTML, its hints folded."""
-    details = escape("\n".join(found.message.splitlines()[1:]))
-    style = "margin: 4px 0; white-space: pre-wrap; background: transparent; color: inherit"
-    body = f'<pre style="{style}">{details}</pre>' if details else ""
+    body = "".join(map(_html_line, found.message.splitlines()[1:]))
     hints = found.exercise.hints if found.status != "passed" else ()
     folded = "".join(
         f"<details><summary>Hint {i + 1} of {len(hints)}</summary>{escape(hint)}</details>"

@@ -136,7 +136,8 @@ def verdict(fn: Callable, exercise: Exercise, *, generator: torch.Generator, tim
 def _message(wrong: _Wrong) -> str:
     """Headline, then one indented line for each label."""
     width = max(map(len, wrong.lines), default=0) + 2
-    return "\n".join([wrong.headline, *(f"{label:<{width}}{text}" for label, text in wrong.lines.items())])
+    lines = [f"{label:<{width}}{' '.join(text.splitlines())}" for label, text in wrong.lines.items()]
+    return "\n".join([wrong.headline, *lines])
 
 
 def _draw(exercise: Exercise, generator: torch.Generator, state: torch.Tensor) -> list[tuple]:

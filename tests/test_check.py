@@ -242,14 +242,14 @@ def test_the_mechanism_is_judged_once_the_results_are_right():
     def once(fn):
         seen = []
         fn(torch.ones(1), _Counted(2.0, seen))
-        return None if len(seen) == 1 else f"It multiplied {len(seen)} times."
+        return None if len(seen) == 1 else f"It multiplied\n{len(seen)} times."
 
     exercise = replace(SCALE, mechanism=once)
     assert judge(lambda v, f: f * v, exercise).message == "all 2 cases right, in the way asked for"
     twice = judge(lambda v, f: (f * v + f * v) / 2, exercise)
     assert twice.status == "failed"
     assert "not in the way asked for" in twice.message
-    assert "2 times" in twice.message
+    assert twice.message.splitlines()[1:] == ["likely  It multiplied 2 times."], "one line for each label"
     assert judge(lambda v, f: v, exercise).message.startswith("wrong result")
 
 
