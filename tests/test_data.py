@@ -185,6 +185,9 @@ def test_an_outline_is_filled_where_the_letter_is_and_not_in_its_hole():
     assert letter[112, columns.min() + 5] == 255, "the stem"
     assert letter[112, 112] == 0, "the hole"
     assert letter[rows.min() : rows.min() + 9, columns.max() - 3 :].sum() == 0, "D is round at the right"
+    foot = glyphs._master("DejaVuSans", "L").astype(int)
+    assert foot[112:].sum() > 1.3 * foot[:112].sum(), "upright"
+    assert foot[:, :112].sum() > 1.3 * foot[:, 112:].sum(), "not mirrored"
 
 
 def test_glyphs_are_the_same_again_on_one_thread_and_in_a_fresh_cache(pictures):
