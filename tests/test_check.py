@@ -338,7 +338,7 @@ def test_check_shows_a_stable_line_and_records_a_pass(course, capsys):
 
 
 def test_each_failed_check_shows_one_more_hint(course, capsys):
-    sys.modules["labkit.check"]._failures.clear()
+    sys.modules[check.__module__]._failures.clear()
     for n_hints in (1, 2, 3, 3):
         check(_learner("return values"))
         out = capsys.readouterr().out

@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from labkit import hardware, repro, show
+from labkit import hardware, repro, show, widgets
 from labkit.claim import ClaimRefuted, Result, claim, predict, results, reveal
 
+MODULE = sys.modules[claim.__module__]  # `labkit.claim` may be the function of that name
 MARKED = re.compile(f"{re.escape(show.VARYING_OPEN)}.*?{re.escape(show.VARYING_CLOSE)}", re.DOTALL)
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """No claims and guesses of other tests, and a full, forgiving run on a machine without a GPU."""
-    monkeypatch.setattr("labkit.claim._results", {})
-    monkeypatch.setattr("labkit.claim._guesses", {})
+    monkeypatch.setattr(MODULE, "_results", {})
+    monkeypatch.setattr(MODULE, "_guesses", {})
     monkeypatch.setattr(hardware, "tier", lambda: "cpu")
     for name in ("LABKIT_BUDGET", "LABKIT_STRICT"):
         monkeypatch.delenv(name, raising=False)
@@ -27,8 +28,8 @@ def fresh(monkeypatch):
 def displayed(monkeypatch):
     """What a notebook would be given to display."""
     shown = []
-    for module in ("show", "claim", "widgets"):
-        monkeypatch.setattr(f"labkit.{module}.in_notebook", lambda: True)
+    for module in (show, MODULE, widgets):
+        monkeypatch.setattr(module, "in_notebook", lambda: True)
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data) if raw else None)
     return shown
 
@@ -149,7 +150,7 @@ def test_a_default_outside_the_bounds_is_an_error():
     [((), "FloatText"), ((0, 100), "FloatSlider"), ((1, 100), "FloatSlider"), ((1, 1000), "FloatLogSlider")],
 )
 def test_in_a_notebook_the_guess_is_a_labelled_control_read_when_revealed(displayed, bounds, kind):
-    controls = sys.modules["labkit.claim"]._guesses
+    controls = MODULE._guesses
     predict("s", "How <many>?", default=5, unit="x", **dict(zip(("low", "high"), bounds, strict=False)))
     data = displayed.pop()
     assert data["text/plain"] == "? How <many>?\n  The guess is 5 x unless you change it."
