@@ -1,6 +1,7 @@
 """The `labkit` command. Whatever a user can put right is said in one sentence, with exit code 2; never a traceback."""
 
 import errno
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -98,12 +99,12 @@ def lab(
     notebook = course.find(lesson).student
     if not notebook.exists():
         raise CourseError(f"{notebook.parent.name}/{notebook.name} is not there: run labkit build.")
-    root = f"--ServerApp.root_dir={course.root()}"
-    command = [sys.executable, "-m", "jupyterlab", root, str(notebook), *(options or [])]
-    try:
-        raise typer.Exit(subprocess.call(command, cwd=course.root()))
-    except KeyboardInterrupt:
-        raise typer.Exit(0) from None
+    place = [f"--ServerApp.root_dir={course.root()}", f"--LabApp.default_url=/lab/tree/notebooks/{notebook.name}"]
+    command = [sys.executable, "-m", "jupyterlab", *place, *(options or [])]
+    os.chdir(course.root())
+    if os.name == "nt":
+        raise typer.Exit(subprocess.call(command))
+    os.execv(command[0], command)  # Ctrl-C and the end of the terminal then reach JupyterLab itself
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -97,7 +98,6 @@ def client_of(text: str, path: Path, *, budget: str = "full") -> Iterator:
         iopub_timeout=60,
         store_widget_state=False,
         record_timing=False,
-        extra_arguments=["--log-level=ERROR"],
     )
     with tempfile.TemporaryDirectory() as profile:
         env = os.environ | {
@@ -108,7 +108,11 @@ def client_of(text: str, path: Path, *, budget: str = "full") -> Iterator:
             "LABKIT_STRICT": "1",
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         }
-        with client.setup_kernel(cwd=str(path.parent), env=env, cleanup_kc=True):
+        silent = {
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        }  # the kernel's own log, not a cell's words
+        with client.setup_kernel(cwd=str(path.parent), env=env, cleanup_kc=True, **silent):
             yield client
 
 

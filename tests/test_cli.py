@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import fabricated
 import pytest
@@ -143,14 +144,21 @@ def test_lab_without_jupyter_and_lab_without_notebooks(labkit, monkeypatch):
     assert "pip install -e '.[lab]'" in error
 
 
+@pytest.mark.skipif(os.name == "nt", reason="there it is a child process")
 def test_lab_opens_the_students_notebook_in_the_course(labkit, toy, monkeypatch):
     calls = []
-    monkeypatch.setattr(subprocess, "call", lambda command, cwd: calls.append((command, cwd)) or 0)
+
+    def pretend(program, command):
+        calls.append((program, command, Path.cwd()))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execv", pretend)
     labkit("build")
+    root = course.root()
+    monkeypatch.chdir(toy.student.parent)
     assert labkit("lab", "1", "--no-browser")[0] == 0
-    (command, cwd), root = calls[0], course.root()
-    assert command[1:] == ["-m", "jupyterlab", f"--ServerApp.root_dir={root}", str(toy.student), "--no-browser"]
-    assert cwd == root
+    options = [f"--ServerApp.root_dir={root}", "--LabApp.default_url=/lab/tree/notebooks/01_toy.ipynb", "--no-browser"]
+    assert calls == [(sys.executable, [sys.executable, "-m", "jupyterlab", *options], root)]
 
 
 @pytest.mark.usefixtures("toy")
