@@ -96,10 +96,11 @@ def test_short_functions_are_looped_until_a_sample_lasts():
     assert 5_000 <= result.calls["a"] <= 10_000
 
 
-def test_one_interruption_while_calibrating_does_not_shorten_the_loop():
+@pytest.mark.parametrize("place", [2, 8])
+def test_one_interruption_while_calibrating_does_not_shorten_the_loop(place):
     world = World()
-    result = world.bench({"a": world.takes(200, 200, 40 * MS, 200)}, repeats=5)
-    assert result.calls["a"] >= 5_000
+    spans = [200] * place + [40 * MS, 200]
+    assert world.bench({"a": world.takes(*spans)}, repeats=5).calls["a"] >= 5_000
 
 
 def test_long_functions_are_called_once_a_sample():
@@ -147,8 +148,13 @@ def test_less_than_three_per_cent_is_not_decided_however_steady():
 
 
 def test_the_ratio_is_paired_by_round():
-    drift = [2.0**i for i in range(10)]
+    drift = [2.0 ** ((7 * i) % 10) for i in range(10)]
     assert _pair([3 * d for d in drift], drift).low == pytest.approx(3)
+
+
+def test_the_ratio_is_a_median_that_one_interrupted_round_does_not_move():
+    ratio = _pair([3.0] * 9 + [3000.0], [1.0] * 10)
+    assert (ratio.value, ratio.low, ratio.high) == (3.0, 3.0, 3000.0)
 
 
 def test_at_least_is_true_false_or_unknown():
