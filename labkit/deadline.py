@@ -2,7 +2,8 @@
 
 On the main thread of a Unix system a timer's signal interrupts the call, a sleep included. Elsewhere (another thread,
 Windows) another thread plants the exception, which arrives with the next line of Python. Neither can interrupt an
-operation in compiled code: such a call is found late, when it returns.
+operation in compiled code: such a call is found late, when it returns. Off the main thread of Python 3.10, a loop that
+catches every exception goes on.
 """
 
 import ctypes

@@ -2,6 +2,7 @@
 
 import gc
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -78,6 +79,8 @@ def test_an_endless_call_is_stopped(endless):
 
 @pytest.mark.parametrize("endless", [spin, swallow], ids=lambda fn: fn.__name__)
 def test_an_endless_call_is_stopped_on_another_thread(endless):
+    if endless is swallow and sys.version_info < (3, 11):
+        pytest.skip("Python 3.10 delivers a planted exception inside a try only, where this loop swallows it")
     assert isinstance(on_another_thread(lambda: within(SHORT_S, endless)), DeadlineExceeded)
 
 
