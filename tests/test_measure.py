@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from labkit.checks import nb00
 from labkit.measure import Bench, Ratio, bench, peak_memory_bytes, quartiles, synchronize
 
 MS = 1_000_000
@@ -288,3 +289,13 @@ def test_cuda_events_wait_for_the_work():
 def test_medians_are_of_all_samples():
     samples = (5.0, 1.0, 4.0, 2.0, 3.0)
     assert Bench(seconds={"a": samples}, calls={"a": 1}, device="cpu").median_s["a"] == statistics.median(samples)
+
+
+def test_bench_samples_what_lesson_00_lets_a_learner_build():
+    def candidates(world: World) -> dict:
+        return {"a": world.takes(9 * MS, 8 * MS, 2 * MS, 3 * MS, 2 * MS), "b": world.takes(7 * MS, 7 * MS, 5 * MS)}
+
+    ours, built = World(), World()
+    medians_s = ours.bench(candidates(ours), repeats=6, warmup=2).median_s
+    in_ns = nb00.bench(candidates(built), 6, 2, built.synchronize, built.clock)
+    assert medians_s == pytest.approx({name: statistics.median(ns) / 1e9 for name, ns in in_ns.items()})
