@@ -16,8 +16,8 @@ LAYERS = (
     {"units", "hardware", "course", "show"},
     {"repro", "measure", "data", "models", "deadline"},
     {"train"},
-    {"plot", "widgets", "progress", "check", "checks", "claim"},
-    {"build", "doctor", "run", "cli"},
+    {"plot", "widgets", "progress", "ambient", "describe", "compare", "judge", "check", "checks", "claim"},
+    {"build", "execute", "doctor", "run", "cli"},
 )
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent != PACKAGE)
@@ -130,3 +130,13 @@ def test_every_lazy_name_is_there():
         assert getattr(labkit, name) is not None
     with pytest.raises(AttributeError, match="labkit has no 'nonsense'"):
         _ = labkit.nonsense
+
+
+def test_signatures_are_checked_in_this_run():
+    """Without the hook every shape and type in a signature would be a comment."""
+    from jaxtyping import TypeCheckError
+
+    from labkit.units import format_s
+
+    with pytest.raises(TypeCheckError):
+        format_s("3 seconds")
