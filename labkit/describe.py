@@ -125,7 +125,8 @@ def learner_line(error: BaseException) -> str:
     pairs = walk_tb(error.__traceback__)
     own = [(frame, line) for frame, line in pairs if not _in_library(frame.f_code.co_filename)]
     if not own:
-        return ""
+        # A deadline that fires again while the first one unwinds has that one as its context.
+        return learner_line(error.__context__) if error.__context__ else ""
     frame, line = own[-1]
     source = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
     return f"line {line}: {_cut(source)}" if source else f"line {line}"

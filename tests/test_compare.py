@@ -179,6 +179,13 @@ def test_an_exception_is_told_by_the_learners_own_line():
     assert learner_line(caught.value).endswith("torch.ones(2) @ torch.ones(3)")
     assert describe_error(caught.value).startswith("RuntimeError: ")
 
+    with pytest.raises(KeyError) as again:
+        try:
+            torch.ones(2) @ torch.ones(3)
+        finally:
+            raise KeyError
+    assert learner_line(again.value.with_traceback(None)).endswith("torch.ones(2) @ torch.ones(3)")
+
     class Mute(Exception):
         def __str__(self):
             raise ValueError
