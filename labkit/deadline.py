@@ -43,13 +43,13 @@ def within(limit_s: float, call: Callable[[], object]) -> object:
 def _by_signal(limit_s: float, call: Callable[[], object]) -> object:
     """`within`, by SIGALRM.
 
-    A signal can arrive at any line, also while this function tidies up. So the handler raises only where the
-    interrupted line lies below this frame and the watch is armed: tidying is never cut short.
+    A signal can arrive at any line, also in this frame, just before it disarms the watch (in Python 3.10 even within
+    that line). So the handler raises in no line of this frame and in none once disarmed: tidying is never cut short.
     """
     here, watch, started_s = sys._getframe(), _Watch(), time.monotonic()
 
     def on_alarm(_signum: int, frame: FrameType | None) -> None:
-        if watch.armed and frame is not here and _lies_below(frame, here):
+        if watch.armed and frame is not here:
             watch.fired = True
             raise DeadlineExceeded
 
@@ -70,13 +70,6 @@ def _by_signal(limit_s: float, call: Callable[[], object]) -> object:
     if watch.fired:
         raise DeadlineExceeded
     return result
-
-
-def _lies_below(frame: FrameType | None, ancestor: FrameType) -> bool:
-    """Whether `frame` was called, at whatever depth, from `ancestor`."""
-    while frame is not None and frame is not ancestor:
-        frame = frame.f_back
-    return frame is ancestor
 
 
 def _plant(thread_id: int, exception: type[BaseException] | None) -> None:

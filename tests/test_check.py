@@ -47,6 +47,14 @@ def raises_deep_in_torch(values, factor):
     return torch.nn.functional.linear(values, torch.ones(7, 7))
 
 
+def raises_in_its_helper(values, factor):
+    return _helper(values) * factor
+
+
+def _helper(values):
+    return values[99]
+
+
 def leaves(values, factor):
     raise SystemExit
 
@@ -87,6 +95,7 @@ FAULTS = [
     (stub, "not attempted", r"^not attempted yet$"),
     (raises, "failed", r"(?s)^raised TypeError \(case 1 of 2\).*unsupported operand.*line \d+: return wrong / \[1\]$"),
     (raises_deep_in_torch, "failed", r"(?s)^raised RuntimeError.*line \d+: return torch.nn.functional.linear"),
+    (raises_in_its_helper, "failed", r"(?s)^raised IndexError.*line \d+: return values\[99\]"),
     (leaves, "failed", r"(?s)^raised SystemExit.*line \d+: raise SystemExit"),
     (not_implemented_elsewhere, "failed", r"^raised NotImplementedError"),
     (mutates, "failed", r"(?s)^changes its input values .*before +tensor\(\[1, 2\]\)\nafter +tensor\(\[3, 6\]\)"),

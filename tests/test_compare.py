@@ -179,7 +179,7 @@ def test_an_exception_is_told_by_the_learners_own_line():
     assert learner_line(caught.value).endswith("torch.ones(2) @ torch.ones(3)")
     assert describe_error(caught.value).startswith("RuntimeError: ")
 
-    with pytest.raises(KeyError) as again:
+    with pytest.raises(KeyError) as again:  # noqa: PT012 - the first exception has to be on its way
         try:
             torch.ones(2) @ torch.ones(3)
         finally:
