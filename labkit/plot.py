@@ -160,8 +160,7 @@ def _look(index: int) -> dict[str, Any]:
 def _line(axes: Any, index: int, x: list[float], y: list[float], markers: bool) -> None:
     """One line, with some 20 markers on request; a cross on its last finite point before a value that is not finite."""
     look, marker = _look(index), MARKERS[index % len(MARKERS)] if markers else None
-    finite = [value if math.isfinite(value) else math.nan for value in y]
-    axes.plot(x, finite, marker=marker, markevery=max(1, len(x) // 20), **look)
+    axes.plot(x, y, marker=marker, markevery=max(1, len(x) // 20), **look)
     for i in range(1, len(y)):
         if math.isfinite(y[i - 1]) and not math.isfinite(y[i]):
             axes.plot([x[i - 1]], [y[i - 1]], "X", color=look["color"], markersize=10)
