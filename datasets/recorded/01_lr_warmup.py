@@ -1,4 +1,4 @@
-"""Record the sweeps that lesson 01 draws: about 25 minutes of one CPU core.
+"""Record the sweeps that lesson 01 draws: about 20 minutes of one CPU core.
 
     python datasets/recorded/01_lr_warmup.py          go on where an interrupted recording stopped
     python datasets/recorded/01_lr_warmup.py --fresh  begin again
@@ -101,6 +101,8 @@ SURVIVAL = (
     *(Cnn(gain=None, n_warmup=w, peak=p, n_steps=94, batch_size=64) for w, p in product((0, 30), (0.4, 1.6, 6.4))),
 )
 SHARPNESS = {
+    "CNN(1.4), 0.7, warm-up": Cnn(peak=0.7, n_warmup=30),
+    "CNN(1.4), 0.7": Cnn(peak=0.7),
     "CNN(1.4), 0.4, warm-up": Cnn(peak=0.4, n_warmup=30),
     "CNN(1.4), 0.4": Cnn(peak=0.4),
     "CNN(1.4), 0.05": Cnn(peak=0.05),
@@ -416,19 +418,19 @@ def smoothed(losses: list[float], keep: float = 0.8) -> list[float]:
 
 
 def range_tests(config: RangeTest, rates: tuple[float, ...], seeds: tuple[int, ...]) -> list[dict]:
-    """Range tests of three networks, beside the constant rate that ends with the least validation loss."""
+    """Range tests of three networks, beside the constant rate that ends with the least training loss."""
     rows = []
     for gain, batch_size, n_steps in ((1.0, 128, 240), (1.4, 128, 240), (None, 64, 94)):
         network = Cnn(gain=gain, batch_size=batch_size, n_steps=n_steps)
         for i, seed in enumerate(seeds):
             runs = [kept(cnn_run, replace(network, peak=peak, seed=seed)) for peak in rates]
-            losses = [run["validation_loss"] if run["outcome"] == "learned" else None for run in runs]
-            best = min((loss, rate) for loss, rate in zip(losses, rates, strict=True) if loss is not None)[1]
+            reached = [(run["train_loss"], rate) for run, rate in zip(runs, rates, strict=True) if run["train_loss"]]
             found = kept(range_run, config, replace(network, seed=seed))
             curve = ("rates", "losses", "smoothed") if i == 0 else ()
             row = {name: found[name] for name in (*curve, "minimum", "tenth", "steepest")}
-            rows.append({**asdict(network), "seed": seed, **row, "constant_rates": rates, "constant_losses": losses,
-                         "best_constant": best})
+            tried = {"constant_rates": rates, "best_constant": min(reached)[1]}
+            tried |= {f"constant_{name}": [run[name] for run in runs] for name in ("train_loss", "validation_loss")}
+            rows.append({**asdict(network), "seed": seed, **row, **tried})
     return rows
 
 
