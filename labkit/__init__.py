@@ -8,12 +8,12 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 _HOME = {
-    "attempt": "check",
+    "attempt": "checker",
     "bench": "measure",
-    "check": "check",
-    "claim": "claim",
-    "predict": "claim",
-    "reveal": "claim",
+    "check": "checker",
+    "claim": "claims",
+    "predict": "claims",
+    "reveal": "claims",
 }
 __all__ = [*_HOME, "__version__"]
 

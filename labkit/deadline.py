@@ -7,6 +7,7 @@ catches every exception goes on.
 """
 
 import ctypes
+import gc
 import signal
 import sys
 import threading
@@ -15,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 
-# A loop that catches everything escapes an exception only between two tries: fire until one lands there.
+# A loop that catches everything escapes an exception only between two tries: fire until one lands there. Garbage
+# collection rests meanwhile, for an exception that lands in a callback of the collector is lost and only reported.
 _AGAIN_S = 1e-4
 
 
@@ -46,11 +48,12 @@ def _by_signal(limit_s: float, call: Callable[[], object]) -> object:
     A signal can arrive at any line, also in this frame, just before it disarms the watch (in Python 3.10 even within
     that line). So the handler raises in no line of this frame and in none once disarmed: tidying is never cut short.
     """
-    here, watch, started_s = sys._getframe(), _Watch(), time.monotonic()
+    here, watch, started_s, collecting = sys._getframe(), _Watch(), time.monotonic(), gc.isenabled()
 
     def on_alarm(_signum: int, frame: FrameType | None) -> None:
         if watch.armed and frame is not here:
             watch.fired = True
+            gc.disable()
             raise DeadlineExceeded
 
     # asyncio may listen on this descriptor, and thousands of signals would fill it.
@@ -65,6 +68,8 @@ def _by_signal(limit_s: float, call: Callable[[], object]) -> object:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous if previous is not None else signal.SIG_DFL)
         signal.set_wakeup_fd(wakeup)
+        if collecting:
+            gc.enable()
         if left_s:
             signal.setitimer(signal.ITIMER_REAL, max(left_s - (time.monotonic() - started_s), _AGAIN_S), every_s)
     if watch.fired:
@@ -85,7 +90,7 @@ def _by_thread(limit_s: float, call: Callable[[], object]) -> object:
     it is through, calls nothing before it is under way, and holds no lock, which would never be released.
     """
     watch, gate = _Watch(), threading.Lock()
-    thread_id, switch_s = threading.get_ident(), sys.getswitchinterval()
+    thread_id, switch_s, collecting = threading.get_ident(), sys.getswitchinterval(), gc.isenabled()
     gate.acquire()
     watcher = threading.Thread(target=_plant_when_late, args=(watch, gate, limit_s, thread_id), daemon=True)
     watcher.start()  # waits for the thread to run, which can take longer than a short limit: armed only afterwards
@@ -98,6 +103,8 @@ def _by_thread(limit_s: float, call: Callable[[], object]) -> object:
             try:
                 _disarm(watch, gate, thread_id)
                 sys.setswitchinterval(switch_s)
+                if collecting:
+                    gc.enable()
                 break
             except DeadlineExceeded:
                 continue
@@ -113,6 +120,7 @@ def _plant_when_late(watch: _Watch, gate: threading.Lock, limit_s: float, thread
         wait_s = _AGAIN_S
         if watch.armed:
             watch.fired = True
+            gc.disable()
             sys.setswitchinterval(_AGAIN_S)
             _plant(thread_id, DeadlineExceeded)
     watch.ended = True

@@ -193,7 +193,7 @@ def _verdict(failure: BaseException | None, source: Path, note: dict, seconds: f
 
 def _summary(seconds: float) -> int:
     """Print how many claims held; returns 1 if one was refuted, else 0."""
-    claims = sys.modules.get("labkit.claim")
+    claims = sys.modules.get("labkit.claims")
     counts = Counter(result.status for result in (claims.results() if claims else ()))
     held, undecided, refuted = (counts[status] for status in ("held", "undecided", "refuted"))
     plural = "" if held == 1 else "s"

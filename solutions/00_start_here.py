@@ -30,9 +30,7 @@ from statistics import mean, median
 
 import torch
 
-from labkit import plot
-from labkit.check import attempt, check
-from labkit.claim import claim, predict, reveal
+from labkit import attempt, check, claim, plot, predict, reveal
 from labkit.hardware import device, machine
 from labkit.show import show, varying_text
 from labkit.units import format_bytes, format_s

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from labkit import build, course
-from labkit.check import generator_for, verdict
+from labkit.checker import generator_for, verdict
 from labkit.checks import exercises
 
 HERE = Path(__file__).parent

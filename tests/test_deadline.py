@@ -14,14 +14,6 @@ from labkit.deadline import DeadlineExceeded, within
 SHORT_S, PATIENCE_S = 0.1, 30.0
 
 
-@pytest.fixture(autouse=True)
-def no_garbage_collection():
-    """A deadline that arrives in a collector's callback (hypothesis has one) is lost with a warning."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
 def spin():
     while True:
         pass
@@ -154,3 +146,30 @@ def test_one_deadline_inside_another_stops_the_inner_call_only():
         return "went on"
 
     assert within(10.0, outer) == "went on"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_garbage_collection_rests_while_exceptions_fall_and_is_as_before_afterwards(enabled, elsewhere):
+    """One that falls into a collector's callback (hypothesis has one) would be lost with a warning."""
+    seen = []
+
+    def swallow_and_look():
+        while True:
+            try:
+                for i in range(100):
+                    i * i
+            except BaseException:
+                seen.append(gc.isenabled())
+
+    def late():
+        with pytest.raises(DeadlineExceeded):
+            within(SHORT_S, swallow_and_look)
+
+    (gc.enable if enabled else gc.disable)()
+    try:
+        on_another_thread(late) if elsewhere else late()
+        assert gc.isenabled() is enabled
+        assert not any(seen)
+    finally:
+        gc.enable()

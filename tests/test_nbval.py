@@ -81,7 +81,7 @@ def test_nbval_itself_passes_and_fails_where_it_should(tmp_path):
 
 
 CLAIM = """
-from labkit.claim import claim
+from labkit.claims import claim
 claim("warm-up survives", holds={holds}, evidence="ratio {ratio}", tier="{tier}")
 """
 

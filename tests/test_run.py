@@ -17,9 +17,9 @@ CLAIMS = """# %% [markdown]
 
 # %%
 import sys, types
-claims = types.ModuleType("labkit.claim")
+claims = types.ModuleType("labkit.claims")
 claims.results = lambda: [types.SimpleNamespace(status=status) for status in {statuses}]
-sys.modules["labkit.claim"] = claims
+sys.modules["labkit.claims"] = claims
 print("✓ something")
 """
 START = "# %% [markdown]\n# # 01 · Toy\n# ## Question\n\n# %%\nprint('started', flush=True)\n\n"

@@ -8,7 +8,7 @@ from statistics import mean, median
 
 import torch
 
-from labkit.check import Exercise, close
+from labkit.checker import Exercise, close
 
 Candidates = dict[str, Callable[[], object]]
 Wait, Clock = Callable[[], None], Callable[[], float]

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labkit.check import Exercise, close
+from labkit.checker import Exercise, close
 
 
 def warmup_stable_decay(step: int, peak: float, n_steps: int, n_warmup: int, n_decay: int) -> float:

@@ -14,7 +14,7 @@ import torch
 
 import labkit.checks
 from labkit import progress, repro
-from labkit.check import Exercise, attempt, check, close, exact, find, generator_for, verdict
+from labkit.checker import Exercise, attempt, check, close, exact, find, generator_for, verdict
 
 
 def scale(values, factor):
@@ -445,7 +445,7 @@ def test_find_knows_the_exercises_of_the_course():
 
 
 KERNEL_CELLS = (
-    "import os, time, signal\nos.environ['LABKIT_HOME'] = {home!r}\nfrom labkit.check import check, attempt",
+    "import os, time, signal\nos.environ['LABKIT_HOME'] = {home!r}\nfrom labkit.checker import check, attempt",
     "def pick_rate(rates, losses):\n    while True:\n        try:\n            time.sleep(0.01)\n"
     "        except BaseException:\n            pass",
     "check(pick_rate, time_limit_s=0.3)",

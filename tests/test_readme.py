@@ -1,0 +1,49 @@
+"""What the README says is there, is there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit import course
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_lesson_has_a_row_under_its_own_title():
+    for lesson in course.lessons():
+        title = lesson.title.split(":")[0]
+        assert f"| [{lesson.number} {title}](notebooks/{lesson.name}.ipynb) |" in README
+
+
+def test_no_lesson_is_promised_that_is_not_there():
+    named = set(re.findall(r"\(notebooks/(\w+)\.ipynb\)", README))
+    assert named == {lesson.name for lesson in course.lessons()}
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([\w./]+)\)", README))))
+def test_links_lead_somewhere(path):
+    assert (ROOT / path).exists()
+
+
+def test_make_targets_exist():
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z]+)", README, re.MULTILINE))
+    assert {"lab", "test", "quick"} <= named <= targets
+
+
+def test_labkit_commands_exist():
+    done = subprocess.run([sys.executable, "-m", "labkit.cli", "--help"], capture_output=True, text=True, check=True)
+    named = set(re.findall(r"(?:`|bin/)labkit ([a-z]+)", README))
+    assert {"run", "lab", "doctor", "build", "progress"} <= named
+    assert all(re.search(rf"\b{name}\b", done.stdout) for name in named)
+
+
+def test_variables_that_it_names_are_read():
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "labkit").glob("*.py"))
+    named = set(re.findall(r"LABKIT_[A-Z]+", README))
+    assert {"LABKIT_BUDGET", "LABKIT_CACHE", "LABKIT_HOME", "LABKIT_DATA"} <= named
+    assert all(f'"{name}"' in sources for name in named)
