@@ -56,7 +56,8 @@ def claim(
 ) -> None:
     """Show whether a claim holds on this machine: one line that stays the same, and the figures, which change.
 
-    holds: None where this machine cannot decide; `needs` then says what could, and is told from the tier.
+    holds: None where this machine cannot decide; `needs` then says what could, and is told from the tier. A smoke
+    budget decides nothing.
     tier: `cpu`, `gpu` or `gpu2`, the least hardware that can decide; a strict run must decide one of tier `cpu`.
     cause: the likely reason, shown where the claim is refuted.
     Errors: ClaimRefuted, after showing, where the run is strict; ValueError for a claim that is badly made.
@@ -68,7 +69,7 @@ def claim(
         raise ValueError(f"The claim {text!r} has the tier {tier!r}; it may be {', '.join(map(repr, _TIERS))}.")
     if status == "undecided":
         needs = _missing(text, tier, needs)
-    elif tier != "cpu" and list(_TIERS).index(hardware.tier()) < list(_TIERS).index(tier):
+    elif _lacks(tier):
         raise ValueError(f"The claim {text!r} is of tier {tier!r}, which this machine has not: holds must be None.")
     _results[text] = Result(text=text, status=status, evidence=evidence)
     show(_claim_text(text, status, evidence, needs, cause), _claim_html(text, status, evidence, needs, cause))
@@ -77,18 +78,25 @@ def claim(
 
 
 def _status(holds: object) -> str:
-    """`holds` (a bool of Python, NumPy or torch, or None) as a status."""
-    if holds is None:
-        return "undecided"
+    """`holds` (a bool of Python, NumPy or torch, or None) as a status; under a smoke budget always `undecided`."""
     plain = holds.item() if hasattr(holds, "item") else holds
-    if not isinstance(plain, bool):
+    if not isinstance(plain, (bool, type(None))):
         raise ValueError(f"holds must be True, False or None, not {holds!r}.")
+    if plain is None or budget() == "smoke":
+        return "undecided"
     return "held" if plain else "refuted"
+
+
+def _lacks(tier: str) -> bool:
+    """Whether this machine is of a lower tier."""
+    return tier != "cpu" and list(_TIERS).index(hardware.tier()) < list(_TIERS).index(tier)
 
 
 def _missing(text: str, tier: str, needs: str | None) -> str:
     """What would decide a claim of this tier."""
-    if budget() == "smoke" and tier == "cpu":
+    if _lacks(tier):
+        return needs or _TIERS[tier]
+    if budget() == "smoke":
         return "the full budget"
     if tier != "cpu":
         return needs or _TIERS[tier]

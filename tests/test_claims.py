@@ -86,11 +86,15 @@ def test_a_badly_made_claim_is_an_error_and_no_result(options, said, monkeypatch
     assert results() == []
 
 
-def test_under_a_smoke_budget_a_claim_of_tier_cpu_may_stay_open(monkeypatch, capsys):
+@pytest.mark.parametrize("holds", [None, True, False, np.False_])
+def test_a_smoke_budget_decides_no_claim(holds, monkeypatch, capsys):
     monkeypatch.setenv("LABKIT_BUDGET", "smoke")
+    monkeypatch.setenv("LABKIT_STRICT", "1")
     assert repro.budget() == "smoke"
-    claim("b is faster", holds=None, evidence="one repeat only")
+    claim("b is faster", holds=holds, evidence="one repeat only")
     assert capsys.readouterr().out.startswith("– b is faster · needs: the full budget\n")
+    claim("a GPU is faster", holds=None, evidence="none here", tier="gpu")
+    assert capsys.readouterr().out.startswith("– a GPU is faster · needs: 1 GPU\n")
 
 
 def test_a_refuted_claim_raises_in_a_strict_run_after_it_was_shown(monkeypatch, capsys):
