@@ -7,6 +7,8 @@ _HOME = tempfile.mkdtemp(prefix="labkit-tests-")
 os.environ["LABKIT_STRICT"] = "1"
 os.environ["LABKIT_QUIET"] = "1"
 os.environ["LABKIT_HOME"] = _HOME
+if "PYTEST_XDIST_WORKER" in os.environ:  # two workers with two threads each would wait for one another's cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_unconfigure() -> None:

@@ -14,6 +14,7 @@ _HOME = {
     "claim": "claims",
     "predict": "claims",
     "reveal": "claims",
+    "table": "show",
 }
 __all__ = [*_HOME, "__version__"]
 

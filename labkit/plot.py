@@ -164,7 +164,7 @@ def _line(axes: Any, index: int, x: list[float], y: list[float], markers: bool) 
     for i in range(1, len(y)):
         if math.isfinite(y[i - 1]) and not math.isfinite(y[i]):
             axes.plot([x[i - 1]], [y[i - 1]], "X", color=look["color"], markersize=10)
-            axes.annotate("diverged", (x[i - 1], y[i - 1]), (7, 5), textcoords="offset points", fontsize=9)
+            axes.annotate("diverged", (x[i - 1], y[i - 1]), (-8, 5), textcoords="offset points", fontsize=9, ha="right")
 
 
 def _label_lines(axes: Any, series: Mapping[str, Line]) -> None:

@@ -259,6 +259,7 @@ def fit(
                 diverged = diverged or _any_lost(losses[-_STEPS_BETWEEN_LOOKS:])
                 bar.update(done - bar.n)
                 if diverged and stop_when_diverged:
+                    bar.total = bar.n  # a bar that ends full is cleared away
                     break
             if evaluate and (done % every == 0 or done == n_steps):
                 with clock.paused():

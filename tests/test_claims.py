@@ -159,7 +159,8 @@ def test_a_default_outside_the_bounds_is_an_error():
 
 @pytest.mark.parametrize(
     ("bounds", "kind"),
-    [((), "FloatText"), ((0, 100), "FloatSlider"), ((1, 100), "FloatSlider"), ((1, 1000), "FloatLogSlider")],
+    [((), "FloatText"), ((0, 30), "IntSlider"), ((1, 100), "IntSlider"), ((0, 99.5), "FloatSlider")]
+    + [((0, 1000), "FloatSlider"), ((1, 1000), "FloatLogSlider")],
 )
 def test_in_a_notebook_the_guess_is_a_labelled_control_read_when_revealed(displayed, bounds, kind):
     controls = MODULE._guesses

@@ -93,6 +93,8 @@ def test_cells_are_short(lesson):
     assert median(counts) <= 6, f"the median code cell has {median(counts)} lines"
     long = {cell.lines[0]: count for cell, count in zip(code, counts, strict=True) if count > 25}
     assert not long, f"code cells of more than 25 lines, by source line: {long}"
+    wide = [line for cell in code for line in cell.solution.splitlines() if len(line) > 100]
+    assert not wide, f"lines of more than 100 characters, which a notebook cuts off: {wide}"
 
 
 @every_lesson
