@@ -128,6 +128,16 @@ def _only_vectors(fn: Callable) -> str | None:
     )
 
 
+def _size_only(loss_at: Callable, w: Tensor, n_iterations: int) -> float:
+    """The mistake of taking a length for the eigenvalue."""
+    return abs(sharpness(loss_at, w, n_iterations))
+
+
+def _largest(loss_at: Callable, w: Tensor, n_iterations: int) -> float:  # noqa: ARG001
+    """The mistake of taking the largest eigenvalue for the one of largest size."""
+    return float(torch.linalg.eigvalsh(torch.func.hessian(loss_at)(w)).max())
+
+
 EXERCISES = (
     Exercise(
         number="1.1",
@@ -137,8 +147,9 @@ EXERCISES = (
         compare=close(rtol=1e-6, atol=1e-9, why="Three straight pieces: which one is this step on?"),
         points=3,
         hints=(
-            "Step 0 comes out as 0: the rate is a share of steps *done after this one*, (step + 1) / n_warmup.",
-            "A ZeroDivisionError: n_warmup = 0 means that there is no warm-up, so that piece is 1 everywhere.",
+            "An end comes out as 0: on the way up count the steps done once this one is, step + 1; on the way down "
+            "those still to come with this one, n_steps - step.",
+            "A ZeroDivisionError: a part of length 0 is not there, so it takes nothing away: its factor is 1.",
             "The whole schedule is peak times the smallest of three numbers: 1, the way up, the way down.",
         ),
     ),
@@ -159,11 +170,16 @@ EXERCISES = (
         name="sharpness",
         cases=_sharpness_cases,
         reference=sharpness,
-        compare=close(rtol=2e-2, why="A few per cent off is not converged; a wrong sign is a norm in place of v @ Hv."),
+        compare=close(rtol=2e-2, why="Within 2 % counts as right: are all iterations done, on Hv at w?"),
         mechanism=_only_vectors,
+        mistakes=(
+            ("The sign is lost: the length of Hv is a size. The eigenvalue is v @ Hv.", _size_only),
+            ("That is the largest eigenvalue; the one of largest size here is negative.", _largest),
+        ),
         points=5,
         hints=(
-            "'does not require grad': the first torch.autograd.grad needs create_graph=True to be derived again.",
+            "'does not require grad': w comes without gradients, so begin with w.detach().clone().requires_grad_(); "
+            "and the first torch.autograd.grad needs create_graph=True.",
             "The number explodes: bring v back to length 1 before every product.",
             "Hv is torch.autograd.grad(gradient, w, grad_outputs=v, retain_graph=True); the eigenvalue is v @ Hv.",
         ),

@@ -96,8 +96,19 @@ def builds_the_hessian_at_once(loss_at, w, n_iterations):
     return float(values[values.abs().argmax()])
 
 
-def largest_with_its_sign_lost(loss_at, w, n_iterations):
-    return abs(float(torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss_at, w)).max()))
+def the_largest(loss_at, w, n_iterations):
+    return float(torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss_at, w)).max())
+
+
+def no_gradients_of_w(loss_at, w, n_iterations):
+    (gradient,) = torch.autograd.grad(loss_at(w), w, create_graph=True)
+    return float(gradient.norm())
+
+
+def last_step_stands_still(step, peak, n_steps, n_warmup, n_decay):
+    up = (step + 1) / n_warmup if n_warmup else 1.0
+    down = (n_steps - 1 - step) / n_decay if n_decay else 1.0
+    return peak * min(1.0, up, down)
 
 
 WRONG = {
@@ -107,6 +118,7 @@ WRONG = {
         ("decays over the whole run", decays_over_the_whole_run, "n_decay=0"),
         ("no cap at the peak", multiplies_the_pieces_without_a_cap, "Three straight pieces"),
         ("forgets the peak", forgets_the_peak, "peak=0.5"),
+        ("the last step stands still", last_step_stands_still, "It is zero"),
     ],
     "1.2": [
         ("argmin takes NaN", argmin_takes_nan, "lowest loss that is a real number"),
@@ -115,12 +127,13 @@ WRONG = {
         ("the loss instead of the rate", returns_the_loss, "its rate"),
     ],
     "1.3": [
-        ("a norm loses the sign", norm_instead_of_quotient, "wrong sign"),
-        ("never normalised", never_normalised, "eigenvalue|inf|not finite|converged"),
+        ("a norm loses the sign", norm_instead_of_quotient, "The sign is lost"),
+        ("never normalised", never_normalised, "inf|NaN|too large"),
         ("no create_graph", no_create_graph, "does not require grad"),
-        ("one iteration only", one_iteration_only, "not converged"),
+        ("one iteration only", one_iteration_only, "are all iterations done"),
         ("builds the Hessian row by row", builds_the_hessian, "the whole Hessian"),
         ("builds the Hessian at once", builds_the_hessian_at_once, "the whole Hessian"),
-        ("largest, sign lost", largest_with_its_sign_lost, "wrong sign"),
+        ("the largest, not the largest in size", the_largest, "here is negative"),
+        ("w without gradients", no_gradients_of_w, "does not require grad"),
     ],
 }
