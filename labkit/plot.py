@@ -24,15 +24,12 @@ DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)), "-")
 MARKERS = ("o", "s", "^", "D", "v")
 WIDTH_IN, DPI = 7.0, 160
 
+_GREYS = ("text.color", "axes.labelcolor", "axes.edgecolor", "grid.color", "xtick.color", "ytick.color")
 STYLE: dict[str, Any] = {
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
+    **dict.fromkeys(_GREYS, GREY),
     "font.family": "DejaVu Sans",
     "font.size": 10,
-    "text.color": GREY,
-    "axes.labelcolor": GREY,
-    "axes.edgecolor": GREY,
     "axes.titlesize": 11,
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
@@ -41,19 +38,17 @@ STYLE: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": GREY,
     "grid.alpha": 0.25,
     "grid.linewidth": 0.6,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
     "lines.linewidth": 2.0,
     "lines.markersize": 5,
 }
 
 Line = tuple[Sequence[float], Sequence[float]]
+Samples = Mapping[str, Sequence[float]]
 
 
-def samples(seconds: Bench | Mapping[str, Sequence[float]], *, title: str = "", log: bool = False) -> None:
+def samples(seconds: Bench | Samples, *, title: str = "", log: bool = False) -> None:
     """Show every timing sample as a dot, a row a candidate, with the middle half as a bar and the median as a tick."""
     rows = seconds.seconds if isinstance(seconds, Bench) else seconds
     if not rows:
@@ -76,26 +71,24 @@ def samples(seconds: Bench | Mapping[str, Sequence[float]], *, title: str = "", 
 
 
 def _sample_row(axes: Any, row: int, values: list[float], colour: str) -> None:
-    """One candidate's samples in a band around y = row, its middle half and its median, labelled."""
+    """One candidate's samples in a band below y = row, above it the bar of their middle half, and the median."""
     low, middle, high = quartiles(values) if len(values) > 1 else (values[0],) * 3
-    heights = [row + 0.22 * math.sin(2.4 * i) for i in range(len(values))]  # spread by the golden angle, not by chance
+    heights = [row + 0.16 + 0.14 * math.sin(2.4 * i) for i in range(len(values))]  # by the golden angle, not by chance
     axes.plot(values, heights, "o", color=colour, alpha=0.55, markeredgewidth=0, clip_on=False)
-    axes.plot([low, high], [row, row], "-", color=colour, linewidth=7, alpha=0.35, solid_capstyle="butt")
-    axes.plot([middle], [row], "|", color=colour, markersize=24, markeredgewidth=2.5)
+    axes.plot([low, high], [row - 0.15] * 2, "-", color=colour, linewidth=7, alpha=0.45, solid_capstyle="butt")
+    axes.plot([middle], [row], "|", color=colour, markersize=22, markeredgewidth=1.5)
     axes.text(middle, row - 0.32, f"median {format_s(middle)}", va="bottom", fontsize=9)
 
 
-def in_order(seconds: Mapping[str, Sequence[float]], *, title: str = "", log: bool = False) -> None:
-    """Show timing samples in the order in which they were taken, so that a slow start or a drift can be seen."""
-    lines(
-        {name: (list(range(1, len(values) + 1)), list(values)) for name, values in seconds.items()},
-        xlabel="call, in the order taken",
-        ylabel="time of one call",
-        title=title,
-        log_y=log,
-        markers=True,
-        seconds_axis="y",
-    )
+def in_order(seconds: Samples, *, row: Sequence[str] = (), log: bool = False, **more: Any) -> None:
+    """Show timing samples in the order in which they were taken, so that a slow start or a drift can be seen.
+
+    row: the candidates in the order of their calls; without it each is drawn from call 1. more: as for `lines`.
+    """
+    places = {name: [place for place, called in enumerate(row, 1) if called == name] for name in seconds if row}
+    series = {name: (places.get(name, range(1, len(values) + 1)), values) for name, values in seconds.items()}
+    labels = {"xlabel": "call, in the order taken", "ylabel": "time of one call"}
+    lines(series, **labels, log_y=log, markers=True, seconds_axis="y", **more)
 
 
 def lines(
@@ -108,13 +101,14 @@ def lines(
     log_y: bool = False,
     bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
     levels: Mapping[str, float] | None = None,
+    marks: Mapping[str, float] | None = None,
     markers: bool = False,
     seconds_axis: str = "",
 ) -> None:
     """Show labelled lines {label: (x, y)}; where a line stops being finite a cross and the word `diverged` say so.
 
-    bands: per label, the low and high edge of a shaded band. levels: labelled horizontal lines. seconds_axis: `x`, `y`
-    or both for ticks that read 10 ms and not 0.01. ValueError: no series, an axis without a label, lengths that differ.
+    bands: per label, low and high edge of a shaded band. levels, marks: labelled lines across and down. seconds_axis:
+    `x`, `y`, both: ticks read 10 ms and not 0.01. ValueError: no series, an axis without a label, lengths that differ.
     """
     _refuse(series, xlabel, ylabel)
 
@@ -126,16 +120,14 @@ def lines(
             if low is not None:
                 axes.fill_between(x, low, high, color=COLOURS[index % len(COLOURS)], alpha=0.18, linewidth=0)
             _line(axes, index, list(x), list(y), markers)
-        for name, level in (levels or {}).items():
-            axes.axhline(level, color=GREY, linewidth=1, linestyle=(0, (2, 2)))
-            place = axes.get_yaxis_transform()
-            axes.annotate(name, (0.01, level), (0, 2), xycoords=place, textcoords="offset points", fontsize=9)
+        _rules(axes, levels or {}, marks or {})
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         if not log_x and all(isinstance(value, int) for x, _ in series.values() for value in x):
             axes.xaxis.get_major_locator().set_params(integer=True)
         for axis in seconds_axis:
             _seconds_ticks(getattr(axes, f"{axis}axis"))
         _label_lines(axes, series)
+        _say_diverged(axes)
 
     _figure(draw, height_in=3.6, alt=_sentence(title, f"{ylabel} against {xlabel} for {', '.join(series)}"))
 
@@ -164,7 +156,30 @@ def _line(axes: Any, index: int, x: list[float], y: list[float], markers: bool) 
     for i in range(1, len(y)):
         if math.isfinite(y[i - 1]) and not math.isfinite(y[i]):
             axes.plot([x[i - 1]], [y[i - 1]], "X", color=look["color"], markersize=10)
-            axes.annotate("diverged", (x[i - 1], y[i - 1]), (-8, 5), textcoords="offset points", fontsize=9, ha="right")
+
+
+def _rules(axes: Any, levels: Mapping[str, float], marks: Mapping[str, float]) -> None:
+    """Thin lines right across: levels labelled above, at the left edge; marks labelled to the left, at the top."""
+    thin = {"color": GREY, "linewidth": 1, "linestyle": (0, (2, 2))}
+    text = {"textcoords": "offset points", "fontsize": 9}
+    for name, level in levels.items():
+        axes.axhline(level, **thin)
+        axes.annotate(name, (0.01, level), (0, 2), xycoords=axes.get_yaxis_transform(), **text)
+    for name, place in marks.items():
+        axes.axvline(place, **thin)
+        axes.annotate(name, (place, 1), (-4, -4), xycoords=axes.get_xaxis_transform(), ha="right", va="top", **text)
+
+
+def _say_diverged(axes: Any) -> None:
+    """The word `diverged` beside each cross, towards the middle of the figure, and once where crosses lie together."""
+    to_axes, said = axes.transData - axes.transAxes, []
+    for point in [(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines if line.get_marker() == "X"]:
+        across, up = to_axes.transform(point)
+        if any(abs(across - x) < 0.25 and abs(up - y) < 0.08 for x, y in said):
+            continue
+        said.append((across, up))
+        side, dx = ("right", -8) if across > 0.5 else ("left", 8)
+        axes.annotate("diverged", point, (dx, 5 if up < 0.9 else -12), textcoords="offset points", ha=side, fontsize=9)
 
 
 def _label_lines(axes: Any, series: Mapping[str, Line]) -> None:
@@ -221,14 +236,8 @@ def _median(values: Sequence[float]) -> float:
 def sharpness(steps: Sequence[int], values: Sequence[float], lr: Sequence[float], *, title: str = "") -> None:
     """Show the sharpness (largest Hessian eigenvalue) along training against 2/lr, where a rate of 0 has none."""
     edge = [(step, 2 / rate) for step, rate in zip(steps, lr, strict=True) if rate > 0]
-    lines(
-        {"sharpness": (steps, values), "2 / learning rate": ([step for step, _ in edge], [y for _, y in edge])},
-        xlabel="training step",
-        ylabel="largest Hessian eigenvalue",
-        title=title,
-        log_y=True,
-        markers=True,
-    )
+    series = {"sharpness": (steps, values), "2 / learning rate": ([step for step, _ in edge], [y for _, y in edge])}
+    lines(series, xlabel="training step", ylabel="largest Hessian eigenvalue", title=title, log_y=True, markers=True)
 
 
 def images(split: Any, *, rows: int = 3, columns: int = 8, title: str = "") -> None:

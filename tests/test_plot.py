@@ -98,6 +98,27 @@ def test_in_order_counts_calls_from_one(drawn):
     assert list(line.get_ydata()) == [3.0, 1.0, 2.0]
 
 
+def test_in_order_draws_each_call_at_its_place_in_the_row(drawn):
+    plot.in_order({"a": [1.0, 3.0], "b": [2.0]}, row=["a", "b", "a"], marks={"wakes": 1.5})
+    axes = drawn[0][0].axes[0]
+    assert [list(line.get_xdata()) for line in axes.lines[:3]] == [[1, 3], [2], [1.5, 1.5]]
+    assert "wakes" in _texts(axes)
+
+
+def test_in_order_refuses_a_row_that_names_other_calls():
+    with pytest.raises(ValueError, match="'b' has 2 values of x and 1 of y"):
+        plot.in_order({"a": [1.0], "b": [2.0]}, row=["a", "b", "b"])
+
+
+def test_the_bar_of_the_middle_half_lies_above_the_dots(drawn):
+    plot.samples({"a": [float(i) for i in range(1, 50)]})
+    lines = drawn[0][0].axes[0].lines
+    dots = next(line for line in lines if line.get_marker() == "o")
+    bar = next(line for line in lines if len(line.get_xdata()) == 2)
+    assert list(bar.get_xdata()) == [13, 37]
+    assert bar.get_ydata()[0] < min(dots.get_ydata()) - 0.1  # rows are counted from the top
+
+
 def test_lines_labels_axes_levels_and_series(drawn):
     plot.lines(
         {"a": ([0, 1], [1, 2]), "b": ([0, 1], [2, 1])}, xlabel="step", ylabel="loss (nats)", levels={"chance": 3.5}
@@ -114,6 +135,31 @@ def test_a_line_that_diverges_is_marked_where_it_was_last_finite(drawn, lost):
     crosses = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines if line.get_marker() == "X"]
     assert crosses == [([1], [5.0])]
     assert "diverged" in _texts(axes)
+
+
+def _saying_diverged(figure):
+    """The boxes of the words `diverged` as they are drawn, and the box of the axes, in pixels."""
+    axes = figure.axes[0]
+    words = [text for text in axes.texts if text.get_text() == "diverged"]
+    return [word.get_window_extent() for word in words], axes.get_window_extent()
+
+
+@pytest.mark.parametrize("last", [0, 1, 10, 18])
+@pytest.mark.parametrize("peak", [1.0, 9.0])
+def test_the_word_diverged_stays_inside_the_axes(drawn, last, peak):
+    lost = [peak] * (last + 1) + [math.nan] * (19 - last)
+    plot.lines({"a": (range(20), lost), "b": (range(20), [float(i) / 2 for i in range(20)])}, xlabel="x", ylabel="y")
+    (word,), axes = _saying_diverged(drawn[0][0])
+    assert axes.x0 <= word.x0 < word.x1 <= axes.x1
+    assert axes.y0 <= word.y0 < word.y1 <= axes.y1
+
+
+def test_lines_that_diverge_together_say_so_once_and_others_apart(drawn):
+    together, later = [1.0, 5.0, math.nan, math.nan], [1.0, 1.0, 1.0, math.nan]
+    series = {"a": (range(4), together), "b": (range(4), together), "c": (range(4), later)}
+    plot.lines(series, xlabel="step", ylabel="loss (nats)")
+    (one, other), _ = _saying_diverged(drawn[0][0])
+    assert not one.overlaps(other)
 
 
 def test_a_line_without_one_finite_value_is_said_to_be_so(drawn):
