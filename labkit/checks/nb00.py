@@ -96,8 +96,25 @@ def _bench_case(rng: torch.Generator, n_candidates: int, repeats: int, warmup: i
     return candidates, repeats, warmup, world.synchronize, world.clock
 
 
+_SAMPLES = close(1e-6, 1e-9, "One sample is: wait, read the clock, call, wait, read the clock.")
+
+
+def _compare_bench(got: dict, expected: dict) -> str | None:
+    """As `_SAMPLES`, but a clock other than the one that was given is named."""
+    cause = _SAMPLES(got, expected)
+    if cause and any(map(_off_clock, got.values())):
+        return "No time passes on this machine's own clock, the check only pretends to work: read time with clock()."
+    return cause
+
+
+def _off_clock(seconds: Sequence[float]) -> bool:
+    """Whether the shortest sample is far too short, and not the 10 µs that the pretended clock gives a call."""
+    ticks = min(seconds) / 1e-5
+    return 0 <= ticks < 100 and abs(ticks - max(1, round(ticks))) > 1e-3
+
+
 def compare_rounds(slow_s: list[float], fast_s: list[float]) -> tuple[float, bool]:
-    """How many times longer `slow` takes (median over rounds), and whether nine rounds in ten agree who is slower."""
+    """How many times longer `slow` takes (median over rounds), and whether 90 % of the rounds agree who is slower."""
     rounds = list(zip(slow_s, fast_s, strict=True))
     lost = sum(slow > fast for slow, fast in rounds)
     won = sum(slow < fast for slow, fast in rounds)
@@ -110,18 +127,23 @@ def _agree(slow_s: Sequence[float], fast_s: Sequence[float]) -> bool:
 
 
 def _round_cases(rng: torch.Generator) -> Sequence[tuple]:
-    """Told apart either way, not told apart, ties, exactly nine in ten; then drifting rounds with an interruption."""
-    ten, nine = [2.0] * 10, [1.0] * 9
-    half_tied = [*[1.0] * 5, *[0.5] * 5]
+    """Four rounds told apart either way, with ties, with no winner; ten on both sides of 90 %; then drifting ones.
+
+    Ten rounds are not shown in full by a message, so what decides stands at their front.
+    """
+    ones, twos = [1.0] * 4, [2.0] * 4
     corners = [
-        (ten, [1.0] * 10),
-        ([1.0] * 10, ten),
-        (ten, [*nine, 3.0]),
-        (ten, [2.0] * 10),
-        (half_tied, [1.0] * 10),
-        ([1.0, 3.0] * 5, [2.0] * 10),
+        (twos, ones),
+        (ones, twos),
+        (twos, list(twos)),
+        ([1.0, 1.0, 0.5, 0.5], ones),
+        ([1.0, 3.0, 1.0, 3.0], twos),
+        ([2.0] * 10, [3.0, *[1.0] * 9]),
+        ([2.0] * 10, [2.0, *[1.0] * 9]),
+        ([2.0] * 10, [3.0, 3.0, *[1.0] * 8]),
     ]
-    return [*corners, *(_drifting(rng, factor) for factor in (1.0, 1.3, 0.7, 3.0, 1.0, 1.3))]
+    cases = [*corners, *(_drifting(rng, factor) for factor in (1.0, 1.3, 0.7, 3.0, 1.0, 1.3))]
+    return [(list(slow), list(fast)) for slow, fast in cases]
 
 
 def _drifting(rng: torch.Generator, factor: float) -> tuple:
@@ -148,6 +170,18 @@ def _upside_down(slow_s: list[float], fast_s: list[float]) -> tuple[float, bool]
     return compare_rounds(fast_s, slow_s)[0], _agree(slow_s, fast_s)
 
 
+def _told_apart_if(rule: Callable[[int, int, int], bool]) -> Callable:
+    """`compare_rounds` with another rule (lost, won, rounds) -> told apart."""
+
+    def mistaken(slow_s: list[float], fast_s: list[float]) -> tuple[float, bool]:
+        rounds = list(zip(slow_s, fast_s, strict=True))
+        lost, won = sum(slow > fast for slow, fast in rounds), sum(slow < fast for slow, fast in rounds)
+        return compare_rounds(slow_s, fast_s)[0], rule(lost, won, len(rounds))
+
+    return mistaken
+
+
+_TIES = "A tie counts as a round, but for nobody: count slow > fast and slow < fast apart, and divide by all rounds."
 _BENCH_MISTAKES = (
     (
         "The clock stops before the device has finished: wait between the call and the second reading.",
@@ -168,6 +202,21 @@ _ROUND_MISTAKES = (
     ("A mean follows the one interrupted round; take a median.", _unpaired(mean)),
     ("A mean follows the one interrupted round; take a median.", _mean_of_ratios),
     ("Fast is divided by slow.", _upside_down),
+    (
+        "Either may be the slower one: told apart works both ways.",
+        _told_apart_if(lambda lost, _, n: lost >= 0.9 * n),
+    ),
+    (
+        "The rule is a share, 90 % of the rounds that there are, be they four or twenty, and no number of rounds.",
+        _told_apart_if(lambda lost, won, n: n >= 10 and max(lost, won) >= 0.9 * n),
+    ),
+    (
+        "Nine rounds of ten are 90 %, and at least 90 % is enough: >= and not >. One round may differ.",
+        _told_apart_if(lambda lost, won, n: max(lost, won) > 0.9 * n),
+    ),
+    (_TIES, _told_apart_if(lambda lost, _, n: max(lost, n - lost) >= 0.9 * n)),
+    (_TIES, _told_apart_if(lambda _, won, n: max(n - won, won) >= 0.9 * n)),
+    (_TIES, _told_apart_if(lambda lost, won, _: max(lost, won) >= 0.9 * (lost + won))),
 )
 
 EXERCISES = (
@@ -176,7 +225,7 @@ EXERCISES = (
         name="bench",
         cases=_bench_cases,
         reference=bench,
-        compare=close(1e-6, 1e-9, "One sample is: wait, read the clock, call, wait, read the clock."),
+        compare=_compare_bench,
         points=2,
         hints=(
             "Far too small, all alike: that is the call which hands the work over. Wait before you stop the clock.",
@@ -191,7 +240,7 @@ EXERCISES = (
         cases=_round_cases,
         reference=compare_rounds,
         compare=close(
-            1e-6, 1e-9, "The ratio is a median over rounds; told apart works both ways, and a tie is neither."
+            1e-6, 1e-9, "The ratio is a median over rounds; told apart: 90 % of all rounds agree, either way."
         ),
         points=1,
         hints=(
