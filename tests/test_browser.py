@@ -1,0 +1,131 @@
+"""What a learner does with lesson 01, in a real browser: run all, predict, fail an exercise, solve it, in both themes.
+
+One JupyterLab and one page serve all tests here, in the order of the file. Pictures of what the browser showed are kept
+in screenshots/.
+"""
+
+import ast
+import inspect
+import re
+from importlib import import_module
+
+import browser
+import pytest
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.browser
+
+LESSON = "01"
+EXERCISES = import_module(f"labkit.checks.nb{LESSON}").EXERCISES
+WRONG = import_module(f"wrong_answers.nb{LESSON}").WRONG
+PICTURES = browser.ROOT / "screenshots"
+READABLE = 4.5  # the contrast that WCAG 2.2 asks of text, criterion 1.4.3
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A JupyterLab for this lesson; its log goes to screenshots/ when it ends."""
+    if browser.chromium() is None:
+        pytest.skip(browser.NEEDS)
+    PICTURES.mkdir(exist_ok=True)
+    folder = tmp_path_factory.mktemp("lab")
+    try:
+        with browser.lab(folder, LESSON) as running:
+            yield running
+    finally:
+        (folder / "server.log").replace(PICTURES / "server.log")
+
+
+@pytest.fixture(scope="module")
+def opened(lab, tmp_path_factory):
+    """The notebook that `labkit lab 01` opens, run from top to bottom."""
+    with browser.browser_page(tmp_path_factory.mktemp("browser")) as page:
+        try:
+            notebook = browser.Notebook(page, lab)
+            notebook.run_all()
+        except browser.Error:
+            page.screenshot(path=PICTURES / "not-run.png")
+            raise
+        yield notebook
+
+
+@pytest.fixture
+def notebook(opened, request):
+    """The same notebook; how it looked at the end of each test is kept."""
+    yield opened
+    opened.page.screenshot(path=PICTURES / f"{request.node.name}.png")
+
+
+def body(fn):
+    """The lines of a function's body, its docstring left out."""
+    lines = inspect.getsource(inspect.unwrap(fn)).splitlines()
+    (tree,) = ast.parse("\n".join(lines)).body
+    first = tree.body[1] if ast.get_docstring(tree) else tree.body[0]
+    return lines[first.lineno - 1 :]
+
+
+def filled(stub, fn):
+    """An exercise's stub with the body of `fn` in the place of its last line, which raises."""
+    head = stub.splitlines()
+    assert "NotImplementedError" in head.pop()
+    return "\n".join([*head, *body(fn)])
+
+
+def test_run_all_goes_through_the_untouched_notebook(notebook, lab):
+    assert re.search(rf"/lab/tree/notebooks/{LESSON}_\w+\.ipynb$", notebook.page.url), "what labkit lab opens"
+    assert not notebook.faults(), "no traceback, and nothing on stderr"
+    assert not [text for text in notebook.outputs() if "✗" in text], "no claim is refuted, no check has failed"
+    assert any(text.startswith("✓") for text in notebook.outputs()), "claims are shown"
+    for exercise in EXERCISES:
+        expect(notebook.cell(f"check({exercise.name})")).to_contain_text(f"{exercise.number} · {exercise.name} · not")
+        assert f"· {exercise.number}" in lab.labkit("progress")
+
+
+def test_a_prediction_is_set_with_the_keyboard(notebook):
+    asked, revealed = notebook.cell("predict("), notebook.cell("reveal(")
+    expect(revealed).to_contain_text("default guess, left as it was")
+    handle, readout = asked.locator(".noUi-handle"), asked.locator(".widget-readout")
+    before = readout.inner_text()
+    notebook.tab_to(asked, handle)
+    at_its_end = handle.get_attribute("aria-valuenow") == handle.get_attribute("aria-valuemax")
+    notebook.page.keyboard.press("ArrowLeft" if at_its_end else "ArrowRight")
+    expect(readout).not_to_have_text(before)
+    notebook.run(revealed)
+    expect(revealed).to_contain_text("your guess: ")
+    guess = re.search(r"your guess: ([-\d.e+]+)", revealed.inner_text())[1]
+    assert float(guess) == pytest.approx(float(readout.inner_text().replace(",", "")), rel=0.01)
+
+
+def test_an_exercise_is_solved_by_typing(notebook, lab):
+    exercise = EXERCISES[0]
+    _, wrong, complaint = WRONG[exercise.number][0]
+    answer, verdict = notebook.cell(f"def {exercise.name}("), notebook.cell(f"check({exercise.name})")
+    stub = notebook.code(answer)
+    for fn, mark, message in ((wrong, "✗", complaint), (exercise.reference, "✓", "right")):
+        notebook.type_code(answer, filled(stub, fn))
+        assert notebook.code(answer) == filled(stub, fn), "the editor holds what was typed"
+        notebook.run(answer)
+        notebook.run(verdict)
+        expect(verdict).to_contain_text(f"{mark} Exercise {exercise.number} · {exercise.name} · ")
+        expect(verdict).to_contain_text(re.compile(message))
+        if mark == "✗":
+            claim = notebook.cell("claim(").first
+            figure = claim.locator("xpath=preceding::*[contains(@class, 'jp-CodeCell')][.//img]").last
+            notebook.picture_of([figure, claim, answer, verdict], PICTURES / "lesson")
+        assert (f"✓ {exercise.number}" in lab.labkit("progress")) == (mark == "✓")
+    assert not notebook.faults()
+
+
+@pytest.mark.parametrize("theme", browser.THEMES)
+def test_every_output_can_be_read(notebook, theme, capsys):
+    notebook.set_theme(theme)
+    figure = notebook.page.locator(".jp-CodeCell").filter(has=notebook.page.locator("img")).last
+    shown = {"figure": figure, "prediction": notebook.cell("predict("), "check": notebook.cell("check(")}
+    for what, cell in shown.items():
+        cell.first.screenshot(path=PICTURES / f"{what}-{theme}.png")
+    contrasts = notebook.contrasts()
+    assert any("Exercise" in text for text, _ in contrasts), "verdicts are among the outputs"
+    assert any("Your guess" in text for text, _ in contrasts), "so are the controls"
+    assert not [pair for pair in contrasts if pair[1] < READABLE]
+    with capsys.disabled():
+        print(f"\nPictures of lesson {LESSON} in the {theme} theme: {PICTURES}")
