@@ -103,7 +103,7 @@ def _compare_bench(got: dict, expected: dict) -> str | None:
     """As `_SAMPLES`, but a clock other than the one that was given is named."""
     cause = _SAMPLES(got, expected)
     if cause and any(map(_off_clock, got.values())):
-        return "No time passes on this machine's own clock, the check only pretends to work: read time with clock()."
+        return "The check only pretends to work: this machine's own clock hardly moves. Read the time with clock()."
     return cause
 
 

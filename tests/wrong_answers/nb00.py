@@ -166,8 +166,8 @@ WRONG = {
         ("one candidate after the other", one_candidate_after_the_other, "its samples in one block"),
         ("one stopwatch around all repeats", one_stopwatch_around_all_repeats, "wait, read the clock, call, wait"),
         ("only medians", only_medians, "wrong type"),
-        ("the clock of this machine", the_wall_clock_of_this_machine, r"read time with clock\(\)"),
-        ("perf_counter instead of clock", perf_counter_instead_of_clock, r"read time with clock\(\)"),
+        ("the clock of this machine", the_wall_clock_of_this_machine, r"Read the time with clock\(\)"),
+        ("perf_counter instead of clock", perf_counter_instead_of_clock, r"Read the time with clock\(\)"),
     ],
     "0.2": [
         ("ratio of medians", ratio_of_medians, "ratio of two medians"),
