@@ -11,6 +11,7 @@ import typer
 
 from labkit import __version__, course
 from labkit.course import CourseError
+from labkit.show import lenient_streams
 
 app = typer.Typer(
     help="A bootcamp in notebooks: machine learning made fast, many-device and reproducible.",
@@ -25,6 +26,7 @@ _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 def main() -> NoReturn:
     """Run the command line; exits with its code."""
+    lenient_streams()
     try:
         app()
     except CourseError as error:

@@ -21,6 +21,7 @@ from types import ModuleType
 
 from labkit import course, progress
 from labkit.course import Cell, Lesson
+from labkit.show import lenient_streams
 
 _INTERRUPTED = 130
 _SECTION = re.compile(r"^##? (.+)$", re.MULTILINE)
@@ -202,4 +203,5 @@ def _summary(seconds: float) -> int:
 
 
 if __name__ == "__main__":
+    lenient_streams()
     sys.exit(_child(Path(sys.argv[1]), Path(sys.argv[2])))

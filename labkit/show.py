@@ -4,12 +4,14 @@ What differs from run to run (a time, a ratio) is marked with `varying`, so that
 fresh one: tests/nbval_sanitize.cfg removes whatever stands between the marks, and indented `· ` lines in plain text.
 """
 
+import codecs
 import sys
 from collections.abc import Mapping, Sequence
 from html import escape
 
 VARYING_OPEN, VARYING_CLOSE = "<!--varying-->", "<!--/varying-->"
 VARYING_LINE = "    · "
+_PLAIN = {"✓": "v", "✗": "x", "–": "-", "·": ".", "µ": "u", "×": "x"}
 
 
 def varying_html(html: str) -> str:
@@ -42,9 +44,23 @@ def panel(tone: str, html: str) -> str:
     return f'<div style="{style}">{html}</div>'
 
 
+def lenient_streams() -> None:
+    """Have stdout and stderr write a plain sign for what their encoding lacks (a Windows pipe has no ✓), not raise."""
+    codecs.register_error("labkit", _plain_signs)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure") and stream.errors != "labkit":
+            stream.reconfigure(errors="labkit")
+
+
+def _plain_signs(error: UnicodeEncodeError) -> tuple[str, int]:
+    """ASCII in place of what cannot be encoded: a held and a refuted claim stay two different signs."""
+    return "".join(_PLAIN.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
+
+
 def show(text: str, html: str | None = None, views: Mapping[str, object] | None = None) -> None:
     """Show a message: `html` where a notebook can draw it, `text` elsewhere; `views` are richer forms, by type."""
     if not in_notebook():
+        lenient_streams()
         print(text, flush=True)
         return
     from IPython.display import display

@@ -172,6 +172,16 @@ def test_progress_lists_and_forgets(labkit, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("toy")
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_progress_in_an_encoding_without_its_signs(tmp_path, encoding):
+    environment = os.environ | {"LABKIT_HOME": str(tmp_path / "home"), "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-c", "from labkit import cli, progress; progress.record('1.1'); cli.main()", "progress"]
+    environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
+    assert (done.returncode, done.stdout.split()[-2:]) == (0, [b"v", b"1.1"]), done.stderr
+
+
+@pytest.mark.usefixtures("toy")
 def test_doctor_as_json_and_its_exit_code(labkit, monkeypatch, tmp_path):
     code, out, _ = labkit("doctor", "--json")
     report = json.loads(out)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import fabricated
 import pytest
@@ -32,14 +33,21 @@ def labkit_run(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
 
     def call(body):
-        monkeypatch.chdir(fabricated.course(tmp_path / "a course", n01_toy=body))
-        done = subprocess.run(COMMAND, capture_output=True, text=True, check=False, timeout=60)
+        root = fabricated.course(tmp_path / "a course", n01_toy=body)
+        monkeypatch.chdir(root)
+        done = subprocess.run(COMMAND, capture_output=True, text=True, check=False, timeout=60, env=_environment())
         return done.returncode, done.stdout, done.stderr
 
     return call
 
 
-COMMAND = [sys.executable, "-I", "-m", "labkit.cli", "run", "01"]
+ROOT = Path(__file__).resolve().parents[1]
+COMMAND = [sys.executable, "-m", "labkit.cli", "run", "01"]
+
+
+def _environment(**more):
+    """That of a process that runs the labkit beside these tests, wherever another one is installed."""
+    return os.environ | {"PYTHONPATH": str(ROOT)} | more
 
 
 @pytest.mark.parametrize(
@@ -56,6 +64,18 @@ def test_the_exit_code_says_whether_the_claims_held(labkit_run, statuses, code, 
     assert left == code
     assert out.startswith("✓ something\n")
     assert out.splitlines()[-1].startswith(says)
+
+
+def test_these_tests_run_the_tree_they_stand_in(labkit_run):
+    _, out, _ = labkit_run(MEASURE + "import labkit\nprint(labkit.__file__)\n")
+    assert Path(out.splitlines()[1]) == ROOT / "labkit" / "__init__.py"
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_signs_that_the_output_cannot_show_stay_two_signs(labkit_run, monkeypatch, encoding):
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    code, out, error = labkit_run(MEASURE + "print('✓ held')\nprint('✗ refuted')\n")
+    assert (code, out.splitlines()[1:3]) == (0, ["v held", "x refuted"]), error
 
 
 def test_without_a_terminal_each_section_is_a_plain_line(labkit_run):
@@ -107,7 +127,7 @@ def test_ctrl_c_says_where_and_leaves_nothing_behind(tmp_path, send):
     body = MEASURE + "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n"
     root = fabricated.course(tmp_path, n01_toy=body)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(COMMAND, cwd=root, start_new_session=True, **pipes) as running:
+    with subprocess.Popen(COMMAND, cwd=root, start_new_session=True, env=_environment(), **pipes) as running:
         assert running.stdout.readline() == "started\n"
         child = int(running.stdout.readline())
         send(running.pid, signal.SIGINT)
@@ -146,7 +166,7 @@ def test_on_a_terminal_lines_stand_above_the_bar(tmp_path):
     root = fabricated.course(tmp_path, n01_toy=MEASURE + inner)
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 30, 100, 0, 0))
-    with subprocess.Popen(COMMAND, cwd=root, stdout=theirs, stderr=theirs) as running:
+    with subprocess.Popen(COMMAND, cwd=root, stdout=theirs, stderr=theirs, env=_environment()) as running:
         os.close(theirs)
         text, end = b"", time.monotonic() + 60
         while time.monotonic() < end:

@@ -1,0 +1,21 @@
+"""Messages reach a stream of any encoding: a Windows pipe has no ✓, and no lesson may end on that."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-8"])
+def test_held_and_refuted_stay_two_signs_in_any_encoding(encoding):
+    program = "from labkit.show import show\nshow('✓ faster · 3 µs')\nshow('✗ faster · 3 µs')\nshow('– 漢')"
+    environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    held, refuted, undecided = done.stdout.decode(encoding).splitlines()
+    expected = {"utf-8": ("✓", "✗", "– 漢"), "cp1252": ("v", "x", "– ?"), "ascii": ("v", "x", "- ?")}[encoding]
+    assert (held.split()[0], refuted.split()[0], undecided) == expected
