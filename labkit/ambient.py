@@ -7,7 +7,8 @@ judged. Neither is a fault, and neither may decide a verdict.
 import random
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -28,6 +29,17 @@ def _set_device(device: torch.device) -> None:
     torch.set_default_device(None if device.type == "cpu" else device)
 
 
+def _autocast(kind: str) -> tuple[bool, torch.dtype]:
+    """Whether torch casts by itself on `cpu` or `cuda`, and to which dtype."""
+    return torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+
+
+def _set_autocast(kind: str, state: tuple[bool, torch.dtype]) -> None:
+    """Put back what `_autocast` said."""
+    torch.set_autocast_enabled(kind, state[0])
+    torch.set_autocast_dtype(kind, state[1])
+
+
 # Each pair says and sets one thing; set only where it has changed.
 _SETTINGS: tuple[tuple[Callable, Callable], ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
@@ -36,6 +48,7 @@ _SETTINGS: tuple[tuple[Callable, Callable], ...] = (
     (torch.get_num_threads, torch.set_num_threads),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (_deterministic, _set_deterministic),
+    *((partial(_autocast, kind), partial(_set_autocast, kind)) for kind in ("cpu", "cuda")),
 )
 
 
@@ -56,7 +69,8 @@ def settled() -> Iterator[None]:
     if _gpus_in_use():
         generators.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
     try:
-        with warnings.catch_warnings():
+        with ExitStack() as blocks, warnings.catch_warnings():
+            _leave_blocks(blocks)
             lenient = [
                 ("default", *rest) if action == "error" else (action, *rest) for action, *rest in warnings.filters
             ]
@@ -70,12 +84,23 @@ def settled() -> Iterator[None]:
             write(before)
 
 
+def _leave_blocks(blocks: ExitStack) -> None:
+    """Undo the blocks around this code, in which plain code would not be right: inference, another device."""
+    if torch.is_inference_mode_enabled():
+        blocks.enter_context(torch.inference_mode(False))
+    _set_device(torch.device("cpu"))
+    if torch.get_default_device().type != "cpu":  # a `with torch.device(...)`, which only another one outdoes
+        blocks.enter_context(torch.device("cpu"))
+
+
 def settle(seed: int = 0) -> None:
-    """Standard settings (float32, gradients on, CPU) and seeded global generators; for use within `settled`."""
+    """Standard settings (float32, gradients on, CPU, no autocast) and seeded global generators; for use within `settled`."""
     standard = ((_SETTINGS[0], torch.float32), (_SETTINGS[1], torch.device("cpu")), (_SETTINGS[2], True))
     for (read, write), value in standard:
         if read() != value:
             write(value)
+    for kind in ("cpu", "cuda"):
+        torch.set_autocast_enabled(kind, False)
     random.seed(seed)
     np.random.seed(seed)
     torch.default_generator.manual_seed(seed)

@@ -6,6 +6,7 @@ How a function is judged stands in `judge`, how values are compared in `compare`
 import re
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
 from html import escape
 from importlib import import_module
@@ -37,7 +38,9 @@ def _exercises() -> tuple:
 
 def _sought(fn: object, asked_by: str) -> Exercise | None:
     """The exercise that `fn` is an attempt at; where there is none, say why and give None."""
-    name = getattr(fn, "__name__", None)
+    name = None
+    with suppress(Exception):
+        name = fn.__name__ if isinstance(fn.__name__, str) else None
     exercise = find(name) if callable(fn) and name else None
     if exercise is None:
         line = f"– {asked_by}: {_why_not_found(fn, name)}"
@@ -65,7 +68,7 @@ def check(fn: object, *, seed: int = 0, time_limit_s: float = 10.0) -> None:
     if exercise is None:
         return
     found = verdict(fn, exercise, generator=generator_for(exercise, seed), time_limit_s=time_limit_s)
-    _judged[fn] = found
+    _remember(fn, found)
     _failures[exercise.name] += found.status == "failed"
     show(_text(found, n_hints=_failures[exercise.name]), _html(found))
     if found.status == "passed" and fn is not exercise.reference:
@@ -77,14 +80,27 @@ def attempt(fn: Callable) -> Callable:
     exercise = _sought(fn, "attempt")
     if exercise is None:
         return fn
-    found = _judged.get(fn) or verdict(fn, exercise, generator=generator_for(exercise, 0))
-    _judged[fn] = found
+    found = _remembered(fn) or verdict(fn, exercise, generator=generator_for(exercise, 0))
+    _remember(fn, found)
     if found.status == "passed":
         return fn
     state = "is not attempted yet" if found.status == "not attempted" else "does not pass its check yet"
     line = f"– {exercise.name} (exercise {exercise.number}) {state}: the cells below use the course's own version."
     show(line, panel("neutral", escape(line)))
     return exercise.reference
+
+
+def _remember(fn: Callable, found: Verdict) -> None:
+    """Keep a verdict as long as its function lives; of an object that cannot be a key, keep none."""
+    with suppress(Exception):
+        _judged[fn] = found
+
+
+def _remembered(fn: Callable) -> Verdict | None:
+    """The verdict kept for a function."""
+    with suppress(Exception):
+        return _judged.get(fn)
+    return None
 
 
 def _headline(found: Verdict) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.describe import describe, kind_of, number
+from labkit.describe import describe, kind_of, number, without_values
 
 _NUMBERS = (int, float, complex, np.number)
 
@@ -50,6 +50,8 @@ def _fit(got: object, expected: object, strict_dtype: bool) -> object:
     """`fit` without the look at values."""
     if got is None and expected is not None:
         raise Unfit("nothing returned (None)", "Is the `return` missing, or on a path that this case does not take?")
+    if without_values(got):
+        raise _wrong_type(got, expected)
     if isinstance(expected, (bool, np.bool_)):
         return _fit_bool(got)
     if isinstance(expected, _NUMBERS):

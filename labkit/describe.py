@@ -25,12 +25,22 @@ def number(value: object) -> str:
 
 def describe(value: object, at: tuple[int, ...] | None = None) -> str:
     """`value` in one line: small ones written out, others by kind; `at` picks one element to be shown."""
+    try:
+        return _described(value, at)
+    except Exception:  # somebody else's __repr__ or __len__, or a list that holds itself
+        return f"<{type(value).__name__}>"
+
+
+def _described(value: object, at: tuple[int, ...] | None = None) -> str:
+    """`describe`, for values that let themselves be asked."""
     if isinstance(value, np.generic):
         value = value.item()
+    if without_values(value):
+        return _tagged(value)
     if isinstance(value, (Tensor, np.ndarray)):
         return _array(torch.as_tensor(value).detach(), "tensor" if isinstance(value, Tensor) else "array", at)
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{key!r}: {describe(item)}" for key, item in list(value.items())[:_FEW])
+        inner = ", ".join(f"{key!r}: {_described(item)}" for key, item in list(value.items())[:_FEW])
         return _cut(f"{{{inner}{', ...' if len(value) > _FEW else ''}}}")
     if isinstance(value, (list, tuple)):
         return _sequence(value, at)
@@ -52,10 +62,10 @@ def _cut(text: str) -> str:
 def _sequence(value: Sequence, at: tuple[int, ...] | None) -> str:
     """A list or tuple: up to eight items, or how many there are and the one at `at`."""
     opened, closed = "[]" if isinstance(value, list) else "()"
-    shown = ", ".join(describe(item) for item in value[:_FEW])
+    shown = ", ".join(_described(item) for item in value[:_FEW])
     if len(value) <= _FEW and len(shown) <= _LONGEST:
         return f"{opened}{shown}{',' if isinstance(value, tuple) and len(value) == 1 else ''}{closed}"
-    place = f"; at [{at[0]}]: {describe(value[at[0]])}" if at else ""
+    place = f"; at [{at[0]}]: {_described(value[at[0]])}" if at else ""
     return f"{opened}{_cut(shown)}, ...{closed} ({len(value)} items){place}"
 
 
@@ -72,8 +82,26 @@ def _nested(values: object) -> str:
     return f"[{', '.join(_nested(item) for item in values)}]" if isinstance(values, list) else number(values)
 
 
+def without_values(value: object) -> str:
+    """What makes a tensor or array one without readable numbers: `meta`, `nested`, `sparse`, `object`; else nothing."""
+    if isinstance(value, np.ndarray):
+        return "" if value.dtype.kind in "biufc" else value.dtype.name
+    if isinstance(value, Tensor):
+        kinds = {"nested": value.is_nested, "meta": value.is_meta, "sparse": value.layout != torch.strided}
+        return next((kind for kind, is_so in kinds.items() if is_so), "")
+    return ""
+
+
 def kind_of(value: object) -> str:
     """What a value is, in words: `a list`, `a tensor of shape (2, 3)`, `the function relu`."""
+    try:
+        return _kind_of(value)
+    except Exception:  # as in describe
+        return f"a value of type {type(value).__name__}"
+
+
+def _kind_of(value: object) -> str:
+    """`kind_of`, for values that let themselves be asked."""
     if value is None or isinstance(value, bool):
         return "None" if value is None else f"the bool {value}"
     if isinstance(value, (int, float, complex, np.number)):
@@ -81,7 +109,10 @@ def kind_of(value: object) -> str:
     if isinstance(value, str):
         return f"the text {_cut(repr(value))}"
     if isinstance(value, (Tensor, np.ndarray)):
-        return f"{'a tensor' if isinstance(value, Tensor) else 'an array'} of shape {tuple(value.shape)}"
+        odd = without_values(value)
+        shape = "" if odd == "nested" else f" of shape {tuple(value.shape)}"  # a nested one raises
+        noun = "tensor" if isinstance(value, Tensor) else "array"
+        return f"{'an' if (odd or noun)[0] in 'ao' else 'a'} {odd}{' ' if odd else ''}{noun}{shape}"
     if isinstance(value, Iterator):
         return "a generator" if inspect.isgenerator(value) else "an iterator"
     if inspect.isroutine(value) or isinstance(value, type):

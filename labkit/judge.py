@@ -8,7 +8,8 @@ given. Drawing again, where a deep copy would cut a closure off from the tensors
 import hashlib
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -80,6 +81,23 @@ class _NotAttempted(Exception):
     """The stub's own NotImplementedError; never seen outside this module."""
 
 
+_NOT_ATTEMPTED = "not attempted yet\nReplace the line that raises NotImplementedError with your own."
+
+
+@contextmanager
+def _learners() -> Iterator[None]:
+    """Around every look at the learner's function and answer: whatever goes wrong there is a verdict, never raised."""
+    try:
+        yield
+    except (_Wrong, _NotAttempted, DeadlineExceeded, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        wrong = _Wrong("gave what cannot be looked at", error=describe_error(error))
+    else:
+        return
+    raise wrong from None
+
+
 class _Clock:
     """Runs the learner's code; all of it together may take limit_s."""
 
@@ -126,7 +144,7 @@ def verdict(fn: Callable, exercise: Exercise, *, generator: torch.Generator, tim
                 _judge_case(fn, exercise, clock, case, f"case {i + 1} of {n_cases}", again)
             ways = _judge_ways(fn, exercise, clock)
         except _NotAttempted:
-            return judged(status="not attempted", message="not attempted yet", n_cases=n_cases)
+            return judged(status="not attempted", message=_NOT_ATTEMPTED, n_cases=n_cases)
         except _Wrong as wrong:
             return judged(status="failed", message=_message(wrong), n_cases=n_cases)
     right = "its case is right" if n_cases == 1 else f"all {n_cases} cases right"
@@ -157,14 +175,15 @@ def _judge_case(fn: Callable, exercise: Exercise, clock: _Clock, case: tuple, la
     trusted, given, untouched = case
     call = call_text(exercise.name, exercise.names(), untouched)
     try:
-        _fits_signature(fn, exercise, given)
         settle()
         expected = exercise.run(exercise.reference, trusted)
-        settle()
-        got = clock.run(lambda: exercise.run(fn, given))
-        settle()  # it may have left torch on another device or dtype, in which nothing could be compared
-        _unchanged(exercise, given, untouched)
-        _right(got, expected, exercise, clock, again)
+        with _learners():
+            _fits_signature(fn, exercise, given)
+            settle()
+            got = clock.run(lambda: exercise.run(fn, given))
+            settle()  # it may have left torch on another device or dtype, in which nothing could be compared
+            _unchanged(exercise, given, untouched)
+            _right(got, expected, exercise, clock, again)
     except _Wrong as wrong:
         raise _Wrong(f"{wrong.headline} ({label})", call=call, **wrong.lines) from None
 
@@ -240,7 +259,8 @@ def _judge_ways(fn: Callable, exercise: Exercise, clock: _Clock) -> list[str]:
             said.append("its bar is left for a full run")
             continue
         settle()
-        cause = clock.run(lambda judge=judge: judge(fn))
+        with _learners():
+            cause = clock.run(lambda judge=judge: judge(fn))
         if cause is not None:
             missed = {"mechanism": "not in the way asked for", "bar": "over the bar"}[name]
             raise _Wrong(f"right results, but {missed}", likely=cause)

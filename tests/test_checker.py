@@ -6,6 +6,7 @@ import re
 import sys
 import time
 import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -92,7 +93,7 @@ def wrong_only_when_large(values, factor):
 
 
 FAULTS = [
-    (stub, "not attempted", r"^not attempted yet$"),
+    (stub, "not attempted", r"^not attempted yet\nReplace the line that raises NotImplementedError with your own\.$"),
     (raises, "failed", r"(?s)^raised TypeError \(case 1 of 2\).*unsupported operand.*line \d+: return wrong / \[1\]$"),
     (raises_deep_in_torch, "failed", r"(?s)^raised RuntimeError.*line \d+: return torch.nn.functional.linear"),
     (raises_in_its_helper, "failed", r"(?s)^raised IndexError.*line \d+: return values\[99\]"),
@@ -194,6 +195,49 @@ def test_global_state_is_standard_for_the_function_and_put_back_after_it():
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.get_num_threads() == threads
     assert torch.get_default_device() == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        torch.inference_mode,
+        torch.no_grad,
+        lambda: torch.device("meta"),
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    ],
+    ids=["inference mode", "no grad", "device", "autocast"],
+)
+def test_a_right_function_passes_whatever_block_the_check_stands_in(around):
+    def with_gradients(values, factor):
+        weights = torch.ones(len(values), requires_grad=True)
+        (weights @ values * factor).backward()
+        return weights.grad
+
+    with around():
+        before = _torch_state()
+        found = judge(with_gradients)
+        assert _torch_state() == before
+    assert found.status == "passed", found.message
+
+
+def _torch_state():
+    autocast = [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
+    return torch.get_default_device(), torch.is_inference_mode_enabled(), torch.is_grad_enabled(), autocast
+
+
+def test_a_learners_autocast_and_device_do_not_leak_out():
+    def careless(values, factor):
+        torch.set_autocast_enabled("cpu", True)
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        torch.set_default_device("meta")
+        return values * factor
+
+    for around in (nullcontext, lambda: torch.device("meta")):
+        with around():
+            before = _torch_state()
+            assert judge(careless).status == "passed"
+            assert _torch_state() == before
+    assert torch.ones(1).device.type == "cpu"
 
 
 def test_a_warning_is_no_fault():
@@ -360,7 +404,8 @@ def test_each_failed_check_shows_one_more_hint(course, capsys):
         assert out.startswith("✗ Exercise 9.1 · scale · wrong result (case 1 of 2)\n    call ")
         assert out.count("hint ") == n_hints
     check(_learner('raise NotImplementedError("exercise 9.1")'))
-    assert capsys.readouterr().out == "– Exercise 9.1 · scale · not attempted yet\n"
+    said = "Replace the line that raises NotImplementedError with your own."
+    assert capsys.readouterr().out == f"– Exercise 9.1 · scale · not attempted yet\n    {said}\n"
     assert course == []
 
 
@@ -377,6 +422,98 @@ def test_what_is_no_exercise_gets_a_sentence(course, capsys, given, said):
     check(given())
     assert re.search(said, capsys.readouterr().out)
     assert course == []
+
+
+class _Hostile:
+    """A value of which no question can be asked."""
+
+    def _refuse(self, *_):
+        raise RuntimeError("no questions")
+
+    __class__ = property(_refuse)
+    __repr__ = __eq__ = __bool__ = __len__ = __iter__ = __float__ = __getattr__ = _refuse
+    __hash__ = None
+
+
+class _SilentError(Exception):
+    def __str__(self):
+        raise ValueError("no message")
+
+
+class _Unanswerable(NotImplementedError):
+    __str__ = _SilentError.__str__
+
+
+def _raising(error):
+    raise error
+
+
+def _cyclic():
+    values = []
+    values += [values, values]
+    return values
+
+
+ODD = {
+    "hostile": _Hostile,
+    "hostile in a list": lambda: [_Hostile(), _Hostile()],
+    "meta": lambda: torch.ones(2, device="meta"),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged),
+    "sparse": lambda: torch.ones(2).to_sparse(),
+    "objects": lambda: np.array([None, "a"], dtype=object),
+    "huge": lambda: 10**5000,
+    "cyclic dictionary": lambda: {"a": _cyclic()},
+    "silent": lambda: _raising(_SilentError()),
+    "unanswerable": lambda: _raising(_Unanswerable()),
+    "exit": lambda: _raising(SystemExit()),
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+@pytest.mark.parametrize(
+    "expected", [torch.ones(2), 1.0, {"a": 1.0}, "text", [1.0, 2.0]], ids=lambda one: repr(one)[:6]
+)
+def test_whatever_a_function_gives_there_is_a_verdict(odd, expected):
+    exercise = replace(SCALE, reference=lambda values, factor: expected)
+    found = judge(lambda values, factor: odd(), exercise)
+    assert found.status == "failed"
+    assert len(found.message) < 800
+
+
+@pytest.mark.parametrize(("odd", "said"), [("meta", "a meta tensor"), ("nested", "a nested tensor")])
+def test_a_tensor_without_values_is_named(odd, said):
+    assert said in judge(lambda values, factor: ODD[odd]()).message
+
+
+@pytest.mark.parametrize("part", ["cases", "reference"])
+def test_a_fault_of_the_exercises_own_is_no_verdict(part):
+    with pytest.raises(ZeroDivisionError):
+        judge(scale, replace(SCALE, **{part: lambda *_: 1 / 0}))
+
+
+class _Nameless:
+    """A callable that cannot be hashed, and one whose name cannot be asked for."""
+
+    __hash__ = None
+
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, values, factor):
+        return values * factor
+
+    @property
+    def __name__(self):
+        return self.name or _raising(RuntimeError("no name"))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("scale", "all 2 cases right"), (None, "the function itself"), (3, "the function itself")]
+)
+def test_a_callable_that_is_no_key_or_has_no_name_is_answered(course, capsys, name, said):
+    check(_Nameless(name))
+    attempt(_Nameless(name))
+    assert said in capsys.readouterr().out
 
 
 def test_attempt_gives_the_reference_and_says_so_until_the_check_passes(course, capsys):
