@@ -202,12 +202,12 @@ def _last_finite(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] 
 
 
 def _spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Heights near the wanted ones, in the same order, each at least `gap` from the next."""
+    """Heights near the wanted ones, in the same order, each at least `gap` from the next, and none up in the title."""
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     placed = list(wanted)
     for lower, upper in zip(order, order[1:], strict=False):
         placed[upper] = max(placed[upper], placed[lower] + gap)
-    shift = max(0.0, (max(placed) - 1.0) / 2) if placed else 0.0
+    shift = max(0.0, max(placed) - 0.97) if placed else 0.0
     return [height - shift for height in placed]
 
 

@@ -202,7 +202,7 @@ curves = {}
 for arm, held in arms.items():
     curves[arm] = [(run["train_cpu_s"], run["accuracy"]) for run in held["runs"]]
 labels = {"xlabel": "seconds on one CPU core", "ylabel": "accuracy, validation typefaces"}
-plot.runs(curves, **labels, title=f"Five schedules. {where}")
+plot.runs(curves, **labels, title=where)
 
 # %% [markdown]
 # Who is best at the end need not be first on the way. Below: the steps until each validation accuracy, for the middle
@@ -356,7 +356,7 @@ n = int((average < 10).sum())
 lines = {"one batch": raw, "average": average}
 curves = {name: (swept[:n].tolist(), line[:n].tolist()) for name, line in lines.items()}
 labels = {"xlabel": "learning rate", "ylabel": "training loss (nats)", "title": "A range test"}
-plot.lines(curves, **labels, log_x=True)
+plot.lines(curves, **labels, log_x=True, marks={"pick": pick, "lowest": 10 * pick})
 
 # %% [markdown]
 # Is it a good pick? Train at that constant rate, at a tenth of it, and at three times as much, from the same start.
@@ -496,7 +496,7 @@ curves = {
     "sharpness": (steps, [row["top"] for row in thrown]),
     "loss": (steps, [row["loss"] for row in thrown]),
 }
-labels = {"xlabel": "step", "ylabel": "sharpness; loss (nats)", "title": f"Thrown out. {where}"}
+labels = {"xlabel": "step", "ylabel": "sharpness; loss (nats)", "title": where}
 plot.lines(curves, **labels, log_y=True, markers=True, levels={"2 / rate": 2 / 0.4})
 
 # %% [markdown]

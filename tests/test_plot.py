@@ -172,7 +172,7 @@ def test_labels_never_overlap_and_keep_their_order():
     ordered = sorted(placed)
     assert all(b - a >= 0.1 - 1e-9 for a, b in zip(ordered, ordered[1:], strict=False))
     assert placed[2] == min(placed)
-    assert placed[4] == max(placed)
+    assert placed[4] == max(placed) < 1, "the title stands above 1"
 
 
 def test_runs_draws_the_median_seed_and_the_range(drawn):
