@@ -159,12 +159,12 @@ def _line(axes: Any, index: int, x: list[float], y: list[float], markers: bool) 
 
 
 def _rules(axes: Any, levels: Mapping[str, float], marks: Mapping[str, float]) -> None:
-    """Thin lines right across: levels labelled above, at the left edge; marks labelled to the left, at the top."""
+    """Thin lines right across: levels labelled above, at the right edge; marks to the left, at the top."""
     thin = {"color": GREY, "linewidth": 1, "linestyle": (0, (2, 2))}
     text = {"textcoords": "offset points", "fontsize": 9}
     for name, level in levels.items():
         axes.axhline(level, **thin)
-        axes.annotate(name, (0.01, level), (0, 2), xycoords=axes.get_yaxis_transform(), **text)
+        axes.annotate(name, (0.99, level), (0, 2), xycoords=axes.get_yaxis_transform(), ha="right", **text)
     for name, place in marks.items():
         axes.axvline(place, **thin)
         axes.annotate(name, (place, 1), (-4, -4), xycoords=axes.get_xaxis_transform(), ha="right", va="top", **text)
