@@ -94,7 +94,7 @@ def _leave_blocks(blocks: ExitStack) -> None:
 
 
 def settle(seed: int = 0) -> None:
-    """Standard settings (float32, gradients on, CPU, no autocast) and seeded global generators; for use within `settled`."""
+    """Standard settings (float32, gradients, CPU, no autocast), seeded global generators; for use within `settled`."""
     standard = ((_SETTINGS[0], torch.float32), (_SETTINGS[1], torch.device("cpu")), (_SETTINGS[2], True))
     for (read, write), value in standard:
         if read() != value:

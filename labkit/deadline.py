@@ -14,11 +14,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from types import FrameType
 
 # A loop that catches everything escapes an exception only between two tries: fire until one lands there. Garbage
 # collection rests meanwhile, for an exception that lands in a callback of the collector is lost and only reported.
 _AGAIN_S = 1e-4
+_LONGEST_S = 1e6  # timers and locks refuse inf, some of them 1e7
 
 
 class DeadlineExceeded(BaseException):
@@ -34,12 +36,23 @@ class _Watch:
     ended: bool = False
 
 
-def within(limit_s: float, call: Callable[[], object]) -> object:
-    """What `call` returns, or DeadlineExceeded once it has run for limit_s; signal handler and timers are restored."""
+def checked(limit_s: object) -> float:
+    """A time limit in seconds that every timer takes, eleven days at most; ValueError for what is none."""
+    if not isinstance(limit_s, Real) or isinstance(limit_s, bool) or not limit_s >= 0:  # also NaN
+        raise ValueError(f"A time limit is a number of seconds, 0 or more, not {limit_s!r}.")
+    return float(min(max(limit_s, _AGAIN_S), _LONGEST_S))
+
+
+def within(limit_s: object, call: Callable[[], object]) -> object:  # object: the message for what is no time is ours
+    """What `call` returns, or DeadlineExceeded once it has run for limit_s; signal handler and timers are restored.
+
+    ValueError for a limit that is no number, NaN or negative, before anything is installed.
+    """
+    limit_s = checked(limit_s)
     on_main_thread = threading.current_thread() is threading.main_thread()
     if on_main_thread and hasattr(signal, "setitimer"):
-        return _by_signal(max(limit_s, _AGAIN_S), call)
-    return _by_thread(max(limit_s, _AGAIN_S), call)
+        return _by_signal(limit_s, call)
+    return _by_thread(limit_s, call)
 
 
 def _by_signal(limit_s: float, call: Callable[[], object]) -> object:

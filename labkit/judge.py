@@ -17,7 +17,7 @@ import torch
 
 from labkit.ambient import settle, settled
 from labkit.compare import Tolerance, Unfit, close, fit, leaves, same
-from labkit.deadline import DeadlineExceeded, within
+from labkit.deadline import DeadlineExceeded, checked, within
 from labkit.describe import call_text, describe, describe_error, learner_line, parameters
 from labkit.repro import budget
 
@@ -102,13 +102,13 @@ class _Clock:
     """Runs the learner's code; all of it together may take limit_s."""
 
     def __init__(self, limit_s: float) -> None:
-        self.limit_s, self.left_s = limit_s, limit_s
+        self.limit_s = self.left_s = checked(limit_s)
 
     def run(self, call: Callable[[], object], failing: str = "raised") -> object:
         """What `call` returns; _Wrong or _NotAttempted where it does not. The user's KeyboardInterrupt passes."""
         started_s = time.monotonic()
         try:
-            return within(self.left_s, call)
+            return within(max(self.left_s, 0.0), call)
         except KeyboardInterrupt:
             raise
         except DeadlineExceeded as error:
@@ -133,12 +133,11 @@ def generator_for(exercise: Exercise, seed: int) -> torch.Generator:
 def verdict(fn: Callable, exercise: Exercise, *, generator: torch.Generator, time_limit_s: float = 10.0) -> Verdict:
     """The verdict on fn; time_limit_s bounds the learner's own code, all cases together. Global state is put back."""
     judged = partial(Verdict, exercise=exercise)
-    state, n_cases = generator.get_state(), 0
+    state, n_cases, clock = generator.get_state(), 0, _Clock(time_limit_s)
     with settled():
         try:
             draws = [_draw(exercise, generator, state) for _ in range(3)]
             n_cases = len(draws[0])
-            clock = _Clock(time_limit_s)
             for i, case in enumerate(zip(*draws, strict=True)):
                 again = partial(_redraw, exercise, generator, state, i)
                 _judge_case(fn, exercise, clock, case, f"case {i + 1} of {n_cases}", again)

@@ -164,6 +164,13 @@ def test_the_time_limit_is_for_all_cases_together():
     assert judge(slow, many, time_limit_s=1.0).message.startswith("did not return within 1 s")
 
 
+def test_a_limit_that_is_no_time_is_not_taken_for_the_learners_fault(course):
+    for limit_s in (float("nan"), -1.0):
+        with pytest.raises(ValueError, match="time limit is a number of seconds"):
+            check(scale, time_limit_s=limit_s)
+    check(scale, time_limit_s=float("inf"))
+
+
 def test_global_state_is_standard_for_the_function_and_put_back_after_it():
     def careless(values, factor):
         assert torch.ones(1).dtype == torch.float32

@@ -116,6 +116,26 @@ def test_handler_timer_and_wakeup_are_put_back(endless):
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.parametrize("limit_s", [float("inf"), 1e12, 10**400, float("nan"), -1.0, "1", None, True])
+def test_handler_and_wakeup_are_put_back_whatever_the_limit(limit_s):
+    before = signal.getsignal(signal.SIGALRM), signal.set_wakeup_fd(-1)
+    calls = []
+    try:
+        for run in (lambda call: call(), on_another_thread):
+            with suppress(ValueError):
+                run(lambda: within(limit_s, lambda: calls.append(1)))
+    finally:
+        assert (signal.getsignal(signal.SIGALRM), signal.set_wakeup_fd(before[1])) == before
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert len(calls) == (2 if limit_s in (float("inf"), 1e12, 10**400) and limit_s is not True else 0)
+
+
+@pytest.mark.parametrize("limit_s", [float("nan"), -1.0, "1", None, True])
+def test_a_limit_that_is_no_time_is_refused_with_a_sentence(limit_s):
+    with pytest.raises(ValueError, match="time limit is a number of seconds, 0 or more, not"):
+        within(limit_s, lambda: None)
+
+
 def test_no_late_exception_reaches_what_comes_after():
     """Limits around the time that the call takes: whichever wins, the exception stays inside."""
     for run in (lambda call: call(), on_another_thread):
