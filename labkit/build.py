@@ -68,7 +68,7 @@ def convert(lesson: Lesson) -> list[Converted]:
 def _cut(cell: course.Cell, exercise: str | None, name: str) -> Converted:
     """A code cell, its solution regions replaced for the learner by one line that raises."""
     student, solution, lines, opened = [], [], [], None
-    for number, line in enumerate(cell.source.splitlines(), start=cell.first_line):
+    for number, line in enumerate(cell.source.split("\n"), start=cell.first_line):
         marker = _MARKER.match(line)
         if marker:
             opened = _region(line, opened, exercise, f"{name}, line {number}")
@@ -195,7 +195,7 @@ def check() -> list[str]:
     """What is wrong with the notebooks on disk, one sentence each, the file named; empty when nothing is."""
     known = course.lessons()
     found = [_compare(lesson, path, text) for lesson in known for path, text in expected(lesson).items()]
-    return [line for lines in found for line in lines] + _orphans(known)
+    return [line for lines in found for line in lines] + _orphans(known) + _strays()
 
 
 def _compare(lesson: Lesson, path: Path, text: str) -> list[str]:
@@ -222,6 +222,12 @@ def _orphans(known: Sequence[Lesson]) -> list[str]:
     found = [path for folder in ("notebooks", "solutions") for path in sorted((root / folder).rglob("*.ipynb"))]
     strays = [path for path in found if path not in made and ".ipynb_checkpoints" not in path.parts]
     return [f"{path.relative_to(root).as_posix()} has no source: delete it or add a lesson." for path in strays]
+
+
+def _strays() -> list[str]:
+    """The sources that no lesson is made from, for their names."""
+    rule = "its name must be two digits and a topic in small letters, such as 01_lr_warmup.py"
+    return [f"{name_of(path)} is no lesson: {rule}." for path in course.strays()]
 
 
 def name_of(path: Path) -> str:

@@ -7,6 +7,7 @@ Jupyter at all, and a traceback must name the line of the source, so a cell has 
 
 import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 _CELL = re.compile(r"^# %%\s*(\[markdown\])?\s*(.*)$")
@@ -54,7 +55,15 @@ class Lesson:
 
     def text(self) -> str:
         """The whole source."""
-        return self.source.read_text(encoding="utf-8")
+        return read_source(self.source)
+
+
+def read_source(path: Path) -> str:
+    """The text of a lesson's file, without a byte order mark; a CourseError where it is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CourseError(f"{path.name} is not UTF-8 (byte {error.start}): save it in that encoding.") from error
 
 
 def root() -> Path:
@@ -68,7 +77,7 @@ def root() -> Path:
 
 def split_cells(text: str) -> list[Cell]:
     """The cells of a py:percent source, in order, markdown without its comment marks; the header is dropped."""
-    lines = text.splitlines()
+    lines = text.split("\n")  # splitlines() would also end a line at a form feed within a multi-line string
     starts = [i for i, line in enumerate(lines) if _CELL.match(line)]
     return [_cell(lines, start, end) for start, end in zip(starts, [*starts[1:], len(lines)], strict=False)]
 
@@ -83,8 +92,8 @@ def _cell(lines: list[str], start: int, end: int) -> Cell:
         stray = next((i for i, line in enumerate(body) if line.strip() and not line.startswith("#")), None)
         if stray is not None:
             raise CourseError(f"Line {start + 2 + skipped + stray}: a markdown cell has a line that is not a comment.")
-        body = [re.sub(r"^# ?", "", line) for line in body]
-    source = "\n".join(line.rstrip() for line in body).rstrip()
+        body = [re.sub(r"^# ?", "", line).rstrip() for line in body]
+    source = "\n".join(body).rstrip()
     return Cell(kind="markdown" if markdown else "code", source=source, first_line=start + 2 + skipped)
 
 
@@ -92,13 +101,13 @@ def _read(path: Path) -> Lesson:
     """The lesson in `path`, from its name and header."""
     number, topic = _NAME.match(path.stem).groups()
     header: dict[str, str] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_source(path).split("\n"):
         match = re.match(r"^# (\w+): (.+)$", line)
         if not match:
             break
         header[match.group(1)] = match.group(2).strip()
     missing = [key for key in ("title", "minutes", "cpu") if key not in header]
-    if missing or not header["minutes"].isdigit():
+    if missing or not header["minutes"].isdecimal():
         wanted = (missing or ["minutes"])[0]
         raise CourseError(f"{path.name}: its header needs a line '# {wanted}: ...' (minutes: a whole number).")
     gains = {tier: header[tier] for tier in ("cpu", "gpu", "gpu2") if tier in header}
@@ -108,9 +117,22 @@ def _read(path: Path) -> Lesson:
 
 
 def lessons() -> list[Lesson]:
-    """Every lesson there is, in the order of teaching."""
-    paths = sorted((root() / "solutions").glob("*.py"))
-    return [_read(path) for path in paths if _NAME.match(path.stem)]
+    """Every lesson there is, in the order of teaching; a CourseError where two have one number."""
+    found = [_read(path) for path in _sources() if _NAME.match(path.stem)]
+    for one, other in pairwise(found):
+        if one.number == other.number:
+            raise CourseError(f"{one.source.name} and {other.source.name} have one number: give one of them another.")
+    return found
+
+
+def strays() -> list[Path]:
+    """The Python files in solutions/ that their names keep from being lessons."""
+    return [path for path in _sources() if not _NAME.match(path.stem)]
+
+
+def _sources() -> list[Path]:
+    """The Python files in solutions/, by name."""
+    return sorted((root() / "solutions").glob("*.py"))
 
 
 def find(name: str) -> Lesson:
@@ -118,7 +140,7 @@ def find(name: str) -> Lesson:
     known = lessons()
     wanted = name.strip().removesuffix(".py").removesuffix(".ipynb")
     for lesson in known:
-        if wanted.zfill(2) == lesson.number or wanted in (lesson.name, lesson.topic):
+        if wanted and wanted.zfill(2) == lesson.number or wanted in (lesson.name, lesson.topic):
             return lesson
     listed = ", ".join(f"{lesson.number} ({lesson.topic})" for lesson in known) or "none yet"
     raise CourseError(f"There is no lesson {name!r}. There are: {listed}.")

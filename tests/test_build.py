@@ -255,3 +255,13 @@ def test_a_full_disk_leaves_the_old_file(toy, monkeypatch):
 
 def test_the_real_notebooks_are_what_their_sources_make():
     assert build.check() == []
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_source_whose_name_is_no_lessons_is_reported():
+    build.build(course.lessons())
+    names = ["02_Caps.py", "1_one_digit.py", "003_three.py", "notes.py"]
+    for name in names:
+        (course.root() / "solutions" / name).write_text(fabricated.HEADER, encoding="utf-8")
+    reported = [line for line in build.check() if "is no lesson" in line]
+    assert [line.split()[0] for line in reported] == sorted(f"solutions/{name}" for name in names)

@@ -55,6 +55,56 @@ def test_a_lesson_has_many_names(tmp_path, monkeypatch, name):
     assert lesson.student == lesson.source.parents[1] / "notebooks" / "01_toy.ipynb"
 
 
+@pytest.mark.parametrize("name", ["", " ", ".py"])
+def test_no_name_is_no_lesson(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(fabricated.course(tmp_path, n00_start=fabricated.LESSON))
+    with pytest.raises(CourseError, match="There is no lesson"):
+        course.find(name)
+
+
+def test_code_is_kept_to_the_letter():
+    """Else a multi-line string is another one in the notebook than in the source."""
+    code = 'x = """a  \n\x0c\n\u2028b\x1c\t\n"""\ny = 1'
+    (cell, after) = course.split_cells(f"# %%\n\n{code}\n\n# %%\nz = 2\n")
+    assert (cell.source, after.first_line) == (code, 10)
+
+
+def test_notebook_and_source_hold_the_same_code(tmp_path, monkeypatch):
+    code = 'x = """a  \n\x0c\n\u2028b\x1c\t\n"""\ny = 1'
+    monkeypatch.chdir(fabricated.course(tmp_path, n01_toy=f"# %%\n{code}\n"))
+    (cell,) = build.convert(course.find("01"))
+    assert cell.student == cell.solution == code
+    assert cell.lines == tuple(range(6, 11))
+
+
+def _write(folder, name, data):
+    (folder / "solutions" / name).write_bytes(data)
+
+
+HEADER = fabricated.HEADER.encode()
+
+
+def test_a_byte_order_mark_is_no_part_of_the_source(tmp_path, monkeypatch):
+    monkeypatch.chdir(fabricated.course(tmp_path))
+    _write(tmp_path, "01_toy.py", b"\xef\xbb\xbf" + HEADER)
+    assert course.find("01").text() == fabricated.HEADER
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("01_toy.py", HEADER + b"# caf\xe9\n", "01_toy.py is not UTF-8"),
+        ("01_toy.py", HEADER.replace(b" 5", " ²".encode()), "01_toy.py: its header needs a line '# minutes: ...'"),
+        ("01_other.py", HEADER, "01_other.py and 01_toy.py"),
+    ],
+)
+def test_a_source_that_cannot_be_a_lesson_is_a_sentence(tmp_path, monkeypatch, name, data, said):
+    monkeypatch.chdir(fabricated.course(tmp_path))
+    _write(tmp_path, name, data)
+    with pytest.raises(CourseError, match=re.escape(said)):
+        course.lessons()
+
+
 def test_the_course_is_found_from_a_folder_inside_it(tmp_path, monkeypatch):
     root = fabricated.course(tmp_path)
     monkeypatch.chdir(root / "notebooks")
