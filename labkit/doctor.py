@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from labkit import course, hardware
+from labkit import course, hardware, repro
 from labkit.units import format_bytes
 
 _NEEDED_BYTES = 2_000_000_000
@@ -85,7 +85,8 @@ def report() -> Report:
     machine, build = hardware.machine(), torch_build()
     usable = 0 if build in ("cpu", "missing") else len(machine.gpus)
     tier = _TIERS[min(usable, 2)]
-    checks = (_python(), *_dependencies(), _gpu_build(machine, build), *_folders(), *_notebooks(), *_tools())
+    settings = (*_folders(), _budget())
+    checks = (_python(), *_dependencies(), _gpu_build(machine, build), *settings, *_notebooks(), *_tools())
     return Report(
         machine=machine,
         tier=tier,
@@ -144,10 +145,14 @@ def _gpu_build(machine: hardware.Machine, build: str) -> Missing | None:
 def _folders() -> list[Missing]:
     """Folders of labkit's that cannot be written to, or that lie on a full disk."""
     found = []
-    places = {"LABKIT_CACHE": hardware.cache_folder(), "LABKIT_HOME": hardware.user_folder()}
-    for variable, folder in places.items():
-        above = next(path for path in (folder, *folder.parents) if path.exists())
+    for variable, ask in (("LABKIT_CACHE", hardware.cache_folder), ("LABKIT_HOME", hardware.user_folder)):
         elsewhere = f"export {variable}=/another/folder"
+        try:
+            folder = ask()
+        except course.CourseError as error:
+            found.append(Missing(what=str(error), level="needed", why="", fix=elsewhere))
+            continue
+        above = next(path for path in (folder, *folder.parents) if path.exists())
         if not (above.is_dir() and os.access(above, os.W_OK)):
             what = f"permission to write to {folder}"
             found.append(Missing(what=what, level="needed", why="data and progress are kept there", fix=elsewhere))
@@ -156,6 +161,15 @@ def _folders() -> list[Missing]:
             why = f"lessons need up to {format_bytes(_NEEDED_BYTES)}"
             found.append(Missing(what=what, level="needed", why=why, fix=f"free some, or {elsewhere}"))
     return found
+
+
+def _budget() -> Missing | None:
+    """A budget that there is none of, with which no lesson starts."""
+    try:
+        repro.budget()
+    except course.CourseError as error:
+        return Missing(what=str(error), level="needed", why="no lesson starts", fix="unset LABKIT_BUDGET")
+    return None
 
 
 def _notebooks() -> list[Missing]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from labkit.course import CourseError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
@@ -135,25 +137,37 @@ def device() -> str:
     return "cpu" if tier() == "cpu" else "cuda"
 
 
+def _named(variable: str) -> Path | None:
+    """The folder that an environment variable names, None where it is not set; a CourseError unless it is a whole path.
+
+    A notebook and a terminal stand in different folders, in which a relative path would be another one each.
+    """
+    value = os.environ.get(variable)
+    if not value:
+        return None
+    folder = Path(os.path.expanduser(value))
+    if not folder.is_absolute():
+        raise CourseError(f"{variable} is {value!r}: give the whole path of a folder, such as ~/labkit.")
+    return folder
+
+
 def cache_folder() -> Path:
     """Where rendered data is kept and may be deleted at any time; LABKIT_CACHE names another place."""
     from platformdirs import user_cache_path
 
-    return Path(os.environ["LABKIT_CACHE"]) if os.environ.get("LABKIT_CACHE") else user_cache_path("labkit")
+    return _named("LABKIT_CACHE") or user_cache_path("labkit")
 
 
 def user_folder() -> Path:
     """Where this learner's progress is kept; LABKIT_HOME names another place."""
     from platformdirs import user_data_path
 
-    return Path(os.environ["LABKIT_HOME"]) if os.environ.get("LABKIT_HOME") else user_data_path("labkit")
+    return _named("LABKIT_HOME") or user_data_path("labkit")
 
 
 def data_folder() -> Path | None:
     """Where the user keeps data sets of their own: LABKIT_DATA, else Kaggle's input folder, else nowhere."""
-    if os.environ.get("LABKIT_DATA"):
-        return Path(os.environ["LABKIT_DATA"])
-    return Path("/kaggle/input") if place() == "kaggle" else None
+    return _named("LABKIT_DATA") or (Path("/kaggle/input") if place() == "kaggle" else None)
 
 
 def notebook_path() -> str | None:

@@ -21,7 +21,7 @@ def budget() -> str:
     """`full`, or `smoke` where LABKIT_BUDGET asks for fewer repeats and epochs: a preview that decides no claim."""
     chosen = os.environ.get("LABKIT_BUDGET") or "full"
     if chosen not in ("full", "smoke"):
-        raise ValueError(f"LABKIT_BUDGET is {chosen!r}; it may be 'full' or 'smoke'.")
+        raise course.CourseError(f"LABKIT_BUDGET is {chosen!r}; it may be 'full' or 'smoke'.")
     return chosen
 
 
@@ -81,12 +81,13 @@ def manifest(*, config: object = None, data: Mapping[str, str] | None = None, se
     revision and diff_sha256 name the code: the commit, and the hash of what differs from it (None where nothing does
     or git is missing). Files that git does not know are not part of the hash.
     """
-    diff = _git("diff", "HEAD")
+    known = bool(_git("ls-files"))  # not the repository of a folder around an unpacked zip
+    diff = _git("diff", "HEAD") if known else None
     machine = hardware.machine()
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "revision": _git("rev-parse", "HEAD"),
+        "revision": _git("rev-parse", "HEAD") if known else None,
         "diff_sha256": hashlib.sha256(diff.encode()).hexdigest() if diff else None,
         "versions": {"python": machine.python} | {name: _version(name) for name in _PACKAGES if _version(name)},
         "hardware": {"name": machine.name, **asdict(machine)},

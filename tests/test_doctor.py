@@ -208,3 +208,16 @@ def test_the_lists_agree_with_pyproject():
     block = text.split("\nlab = [")[1].split("\n]")[0]
     lab = {Requirement(line.split('"')[1]).name for line in block.splitlines() if '"' in line}
     assert set(doctor._LAB) == lab
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("LABKIT_BUDGET", "nonsense"), ("LABKIT_HOME", "here/below"), ("LABKIT_CACHE", "below")]
+)
+def test_a_setting_that_means_nothing_is_needed(here, monkeypatch, variable, value):
+    here()
+    monkeypatch.setenv(variable, value)
+    report = doctor.report()
+    item = found(report, variable)
+    assert (item.level, report.healthy) == ("needed", False)
+    assert repr(value) in item.what
+    assert variable in item.fix

@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from labkit import hardware
+from labkit.course import CourseError
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +76,25 @@ def test_folders_follow_the_environment(monkeypatch, tmp_path):
         assert ask() == tmp_path
         monkeypatch.delenv(variable)
         assert "labkit" in str(ask())
+
+
+FOLDERS = [
+    ("LABKIT_CACHE", hardware.cache_folder),
+    ("LABKIT_HOME", hardware.user_folder),
+    ("LABKIT_DATA", hardware.data_folder),
+]
+
+
+@pytest.mark.parametrize(("variable", "ask"), FOLDERS)
+def test_a_folder_may_be_given_from_home_and_not_from_wherever_one_stands(monkeypatch, tmp_path, variable, ask):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.setenv(variable, "~/mine")
+    assert ask() == tmp_path / "mine"
+    for unclear in ("mine", "./mine", "~nobody-of-this-name/mine"):
+        monkeypatch.setenv(variable, unclear)
+        with pytest.raises(CourseError, match=f"{variable} is '{unclear}': give the whole path"):
+            ask()
 
 
 def test_where_this_runs(monkeypatch):

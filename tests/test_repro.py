@@ -48,7 +48,7 @@ def test_budget_is_full_or_smoke(monkeypatch):
     monkeypatch.setenv("LABKIT_BUDGET", "smoke")
     assert repro.budget() == "smoke"
     monkeypatch.setenv("LABKIT_BUDGET", "somke")
-    with pytest.raises(ValueError, match="'somke'"):
+    with pytest.raises(course.CourseError, match="'somke'"):
         repro.budget()
 
 
@@ -74,6 +74,18 @@ def test_the_manifest_names_code_data_and_hardware(folder):
 @pytest.mark.usefixtures("folder")
 def test_a_folder_without_git_has_no_revision():
     assert repro.manifest()["revision"] is None
+
+
+def test_the_revision_of_a_repository_around_the_course_is_not_its_own(folder, monkeypatch):
+    inner = folder / "unpacked"
+    for name in ("solutions", "labkit"):
+        (inner / name).mkdir(parents=True)
+    (inner / ".gitignore").write_text("*")
+    _commit(folder)
+    (folder / "file.txt").write_text("two")
+    monkeypatch.chdir(inner)
+    made = repro.manifest()
+    assert (made["revision"], made["diff_sha256"]) == (None, None)
 
 
 @pytest.mark.usefixtures("folder")
