@@ -9,9 +9,11 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections import Counter
@@ -19,25 +21,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from labkit import course, progress
+from labkit import course, progress, repro
 from labkit.course import Cell, Lesson
 from labkit.show import lenient_streams
 
-_INTERRUPTED = 130
+_INTERRUPTED, _UNREAD = 130, 141  # as shells say it: ended by Ctrl-C, by a pipe that nobody reads
 _SECTION = re.compile(r"^##? (.+)$", re.MULTILINE)
 
 
 def run(lesson: Lesson) -> int:
     """Run the lesson and say how its claims fared; returns 0 when none was refuted, 1 otherwise, 130 if interrupted."""
     course.split_cells(lesson.text())  # a malformed source is a sentence here, not a traceback from the child
+    repro.budget()
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder) / "notes"
         notes.touch()
         command = [sys.executable, "-m", "labkit.run", str(lesson.source), str(notes)]
-        code = _wait(subprocess.Popen(command, env=_environment(), cwd=lesson.source.parent))
+        # The child lives no longer than this process, however it ends: then the pipe on its stdin is closed.
+        with subprocess.Popen(command, env=_environment(), cwd=lesson.source.parent, stdin=subprocess.PIPE) as child:
+            code, interrupted = _wait(child)
         last = _last(notes)
-    if code == _INTERRUPTED or "ended" in last:
+    if "ended" in last:
         return code
+    if interrupted:
+        print(f"Interrupted {_where(last)}.", file=sys.stderr)
+        return _INTERRUPTED
     print(f"{lesson.name}: {_death(code)} {_where(last)}.", file=sys.stderr)
     return 1
 
@@ -48,18 +56,21 @@ def _environment() -> dict[str, str]:
     return {"MPLBACKEND": "agg"} | quiet | os.environ
 
 
-def _wait(child: subprocess.Popen) -> int:
-    """The child's exit code; Ctrl-C leaves the child the time to say where it was."""
+def _wait(child: subprocess.Popen) -> tuple[int, bool]:
+    """The child's exit code, and whether Ctrl-C was pressed, which leaves it the time to say where it was."""
+    interrupted = False
     interrupt = (lambda: child.send_signal(signal.SIGINT)) if os.name != "nt" else child.terminate
     # A terminal has sent Ctrl-C to the child already, so it is first given a second.
     for action, wait_s in ((None, None), (None, 1.0), (interrupt, 5.0), (child.terminate, 5.0), (child.kill, None)):
         try:
             if action:
                 action()
-            return child.wait(wait_s)
-        except (KeyboardInterrupt, subprocess.TimeoutExpired):
+            return child.wait(wait_s), interrupted
+        except KeyboardInterrupt:
+            interrupted = True
+        except subprocess.TimeoutExpired:
             continue
-    return _INTERRUPTED
+    return _INTERRUPTED, True
 
 
 def _last(notes: Path) -> dict:
@@ -158,19 +169,29 @@ def _child(source: Path, notes: Path) -> int:
                 file.write(json.dumps(note) + "\n")
         except BaseException as error:
             failure = error
-        above.finish()
         sys.stdout = real
-        code = _verdict(failure, source, note, time.perf_counter() - begin)
+        try:
+            above.finish()
+            code = _verdict(failure, source, note, time.perf_counter() - begin)
+        except BrokenPipeError:
+            code = _leave_unread()
         with contextlib.suppress(OSError):
             file.write(json.dumps(note | {"ended": code}) + "\n")
     return code
+
+
+def _leave_unread() -> int:
+    """Whoever read stdout or stderr (`| head -1`) has left: no more is said, not even by Python's own end."""
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return _UNREAD
 
 
 def _executed(source: Path) -> Iterator[dict]:
     """Execute the cells one by one; yields where that is before each."""
     main = ModuleType("__main__")  # without a file, as in a notebook: the processes it launches must not run it again
     sys.modules["__main__"] = main
-    steps = _steps(course.split_cells(source.read_text(encoding="utf-8")))
+    steps = _steps(course.split_cells(course.read_source(source)))
     for number, section, cell in _shown(steps, source.stem):
         yield {"cell": number, "cells": len(steps), "section": section, "line": cell.first_line}
         code = compile("\n" * (cell.first_line - 1) + cell.source, str(source), "exec")  # lines as in the source
@@ -184,6 +205,9 @@ def _verdict(failure: BaseException | None, source: Path, note: dict, seconds: f
     if isinstance(failure, KeyboardInterrupt):
         print(f"Interrupted {_where(note)}.", file=sys.stderr)
         return _INTERRUPTED
+    if isinstance(failure, BrokenPipeError):
+        for stream in (sys.stdout, sys.stderr):  # raises again where it is this pipe, not one of the lesson's own
+            print(file=stream, flush=True)
     frame = failure.__traceback__
     while frame and frame.tb_frame.f_code.co_filename != str(source):
         frame = frame.tb_next
@@ -202,6 +226,21 @@ def _summary(seconds: float) -> int:
     return 1 if refuted else 0
 
 
+def _end_with_parent() -> None:
+    """End this process as soon as its parent has gone, which closes the pipe that is this one's stdin."""
+    if not stat.S_ISFIFO(os.fstat(0).st_mode):
+        return
+    pipe = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a lesson reads nothing, and nor do its subprocesses
+
+    def wait() -> None:
+        os.read(pipe, 1)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 if __name__ == "__main__":
+    _end_with_parent()
     lenient_streams()
     sys.exit(_child(Path(sys.argv[1]), Path(sys.argv[2])))

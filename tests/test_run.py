@@ -138,6 +138,85 @@ def test_ctrl_c_says_where_and_leaves_nothing_behind(tmp_path, send):
         os.kill(child, 0)
 
 
+STUBBORN = (
+    MEASURE
+    + """import os, signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+)
+
+
+def _gone(pid, within_s=20.0):
+    """Whether a process ends in time; one that nobody waits for counts as ended."""
+    ends_s = time.monotonic() + within_s
+    while time.monotonic() < ends_s:
+        try:
+            os.kill(pid, 0)
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_ctrl_c_on_a_lesson_that_ignores_it(tmp_path):
+    root = fabricated.course(tmp_path, n01_toy=STUBBORN)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(COMMAND, cwd=root, start_new_session=True, env=_environment(), **pipes) as running:
+        running.stdout.readline()
+        child = int(running.stdout.readline())
+        while running.poll() is None:  # each Ctrl-C goes one step further
+            os.killpg(running.pid, signal.SIGINT)
+            time.sleep(0.3)
+        error = running.stderr.read()
+    assert running.returncode == 130
+    assert error.endswith("Interrupted in cell 2 of 2 (Measure), line 16.\n")
+    assert "Traceback" not in error
+    assert _gone(child)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks into /proc")
+def test_the_lesson_ends_with_its_parent_however_that_ends(tmp_path):
+    root = fabricated.course(tmp_path, n01_toy=STUBBORN)
+    with subprocess.Popen(COMMAND, cwd=root, env=_environment(), stdout=subprocess.PIPE, text=True) as running:
+        running.stdout.readline()
+        child = int(running.stdout.readline())
+        running.kill()
+        assert _gone(child)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes")
+@pytest.mark.parametrize("both", [False, True], ids=["stdout", "stdout and stderr"])
+def test_when_the_reader_leaves_the_run_leaves_silently(tmp_path, both):
+    """As in `labkit run 01 | head -1`."""
+    body = MEASURE + "import time\nfor i in range(200):\n    print(i, flush=True)\n    time.sleep(0.02)\n"
+    root = fabricated.course(tmp_path, n01_toy=body + START.replace("Question", "Limits"))
+    with (tmp_path / "errors").open("w+") as errors:
+        error = subprocess.STDOUT if both else errors
+        with subprocess.Popen(COMMAND, cwd=root, env=_environment(), stdout=subprocess.PIPE, stderr=error) as running:
+            running.stdout.readline()
+            running.stdout.close()
+        errors.seek(0)
+        said = errors.read()
+    assert running.returncode == 141
+    assert [line for line in said.splitlines() if not line.startswith("[ ")] == []
+
+
+def test_a_lessons_own_broken_pipe_is_its_failure(labkit_run):
+    code, _, error = labkit_run(MEASURE + "raise BrokenPipeError('mine')\n")
+    assert code == 1
+    assert error.endswith("BrokenPipeError: mine\nThe lesson stopped in cell 2 of 2 (Measure), line 16.\n")
+
+
+def test_an_unknown_budget_is_a_sentence_before_the_lesson_starts(labkit_run, monkeypatch):
+    monkeypatch.setenv("LABKIT_BUDGET", "nonsense")
+    assert labkit_run(MEASURE) == (2, "", "LABKIT_BUDGET is 'nonsense'; it may be 'full' or 'smoke'.\n")
+
+
 def test_the_reference_solves_no_exercise(labkit_run):
     code, out, _ = labkit_run(MEASURE + "from labkit import progress\nprint(progress.record('1.1'))\n")
     assert (code, out.splitlines()[1]) == (0, "False")
