@@ -244,12 +244,13 @@ class Notebook:
             y = end
         return saved
 
-    def picture_of(self, cells: Sequence[Locator], stem: Path) -> None:
-        """Some cells of the notebook, one below the other, as stem-00.png."""
+    def picture_of(self, cells: Sequence[Locator], path: Path) -> None:
+        """Some cells of the notebook, one below the other, as one picture."""
         size = self.page.viewport_size
         self.page.set_viewport_size({"width": size["width"], "height": 2400})
         self.page.evaluate(_SHOW_ONLY, [cell.element_handle() for cell in cells])
-        self.pictures(stem)
+        (saved,) = self.pictures(path.with_suffix(""))
+        saved.replace(path)
         self.page.evaluate(_SHOW_ONLY, None)
         self.page.set_viewport_size(size)
 

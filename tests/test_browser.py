@@ -1,7 +1,7 @@
 """What a learner does with lesson 01, in a real browser: run all, predict, fail an exercise, solve it, in both themes.
 
 One JupyterLab and one page serve all tests here, in the order of the file. Pictures of what the browser showed are kept
-in screenshots/.
+in screenshots/. One of them, lesson.png, is the README's: copy it to tests/pictures/ where that should be renewed.
 """
 
 import ast
@@ -12,6 +12,8 @@ from importlib import import_module
 import browser
 import pytest
 from playwright.sync_api import expect
+
+from labkit.repro import budget
 
 pytestmark = pytest.mark.browser
 
@@ -75,25 +77,29 @@ def test_run_all_goes_through_the_untouched_notebook(notebook, lab):
     assert re.search(rf"/lab/tree/notebooks/{LESSON}_\w+\.ipynb$", notebook.page.url), "what labkit lab opens"
     assert not notebook.faults(), "no traceback, and nothing on stderr"
     assert not [text for text in notebook.outputs() if "✗" in text], "no claim is refuted, no check has failed"
-    assert any(text.startswith("✓") for text in notebook.outputs()), "claims are shown"
+    assert budget() == "smoke" or any(text.startswith("✓") for text in notebook.outputs()), "claims hold"
     for exercise in EXERCISES:
         expect(notebook.cell(f"check({exercise.name})")).to_contain_text(f"{exercise.number} · {exercise.name} · not")
         assert f"· {exercise.number}" in lab.labkit("progress")
 
 
-def test_a_prediction_is_set_with_the_keyboard(notebook):
-    asked, revealed = notebook.cell("predict("), notebook.cell("reveal(")
-    expect(revealed).to_contain_text("default guess, left as it was")
-    handle, readout = asked.locator(".noUi-handle"), asked.locator(".widget-readout")
-    before = readout.inner_text()
-    notebook.tab_to(asked, handle)
-    at_its_end = handle.get_attribute("aria-valuenow") == handle.get_attribute("aria-valuemax")
-    notebook.page.keyboard.press("ArrowLeft" if at_its_end else "ArrowRight")
-    expect(readout).not_to_have_text(before)
-    notebook.run(revealed)
-    expect(revealed).to_contain_text("your guess: ")
-    guess = re.search(r"your guess: ([-\d.e+]+)", revealed.inner_text())[1]
-    assert float(guess) == pytest.approx(float(readout.inner_text().replace(",", "")), rel=0.01)
+def test_predictions_are_set_with_the_keyboard(notebook):
+    predictions = notebook.cell("predict(").all()
+    assert predictions
+    for asked in predictions:
+        name = re.search(r'predict\(\s*"(\w+)"', notebook.code(asked))[1]
+        revealed = notebook.cell(f'reveal("{name}"')
+        expect(revealed).to_contain_text("default guess, left as it was")
+        handle, readout = asked.locator(".noUi-handle"), asked.locator(".widget-readout")
+        before = readout.inner_text()
+        notebook.tab_to(asked, handle)
+        at_its_end = handle.get_attribute("aria-valuenow") == handle.get_attribute("aria-valuemax")
+        notebook.page.keyboard.press("ArrowLeft" if at_its_end else "ArrowRight")
+        expect(readout).not_to_have_text(before)
+        notebook.run(revealed)
+        expect(revealed).to_contain_text("your guess: ")
+        guess = re.search(r"your guess: ([-\d.e+]+)", revealed.inner_text())[1]
+        assert float(guess) == pytest.approx(float(readout.inner_text().replace(",", "")), rel=0.01)
 
 
 def test_an_exercise_is_solved_by_typing(notebook, lab):
@@ -111,7 +117,7 @@ def test_an_exercise_is_solved_by_typing(notebook, lab):
         if mark == "✗":
             claim = notebook.cell("claim(").first
             figure = claim.locator("xpath=preceding::*[contains(@class, 'jp-CodeCell')][.//img]").last
-            notebook.picture_of([figure, claim, answer, verdict], PICTURES / "lesson")
+            notebook.picture_of([figure, claim, answer, verdict], PICTURES / "lesson.png")
         assert (f"✓ {exercise.number}" in lab.labkit("progress")) == (mark == "✓")
     assert not notebook.faults()
 
