@@ -5,7 +5,7 @@ from html import escape
 from math import isclose, isfinite
 
 from labkit import hardware
-from labkit.describe import number
+from labkit.describe import describe, number
 from labkit.repro import budget, strict
 from labkit.show import in_notebook, panel, show, varying_html, varying_text
 from labkit.widgets import guess_control
@@ -52,7 +52,7 @@ def results() -> list[Result]:
 
 
 def claim(
-    text: str, *, holds: object, evidence: str, tier: str = "cpu", needs: str | None = None, cause: str = ""
+    text: object, *, holds: object, evidence: object, tier: str = "cpu", needs: str | None = None, cause: str = ""
 ) -> None:
     """Show whether a claim holds on this machine: one line that stays the same, and the figures, which change.
 
@@ -62,6 +62,10 @@ def claim(
     cause: the likely reason, shown where the claim is refuted.
     Errors: ClaimRefuted, after showing, where the run is strict; ValueError for a claim that is badly made.
     """
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"A claim is a sentence, not {text!r}.")
+    if not isinstance(evidence, str):
+        raise ValueError(f"The claim {text!r}: its evidence is text, the figures that it rests on, not {evidence!r}.")
     status = _status(holds)
     if not evidence.strip():
         raise ValueError(f"The claim {text!r} shows no evidence: give the figures that it rests on.")
@@ -79,7 +83,10 @@ def claim(
 
 def _status(holds: object) -> str:
     """`holds` (a bool of Python, NumPy or torch, or None) as a status; under a smoke budget always `undecided`."""
-    plain = holds.item() if hasattr(holds, "item") else holds
+    try:
+        plain = holds.item() if hasattr(holds, "item") else holds
+    except (ValueError, RuntimeError):  # of more or fewer than one element, or of none that can be read
+        plain = holds
     if not isinstance(plain, (bool, type(None))):
         raise ValueError(f"holds must be True, False or None, not {holds!r}.")
     if plain is None or budget() == "smoke":
@@ -157,14 +164,18 @@ def reveal(name: str, measured: object) -> None:
         line = f"Nothing was guessed under {name!r}. Run the cell with predict({name!r}, ...) first."
         show(line, panel("neutral", escape(line)))
         return
+    try:
+        measured = None if measured is None else float(measured)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name!r} was guessed as a number, and is measured as {describe(measured)}.") from error
     line = f"= {guess.question}"
     whose = "default guess, left as it was" if isclose(guess.value(), guess.default) else "your guess"
     figures = [f"{whose}: {_quantity(guess.value(), guess.unit)}"]
     if measured is None:
         figures.append("not measured here")
     else:
-        figures.append(f"measured: {_quantity(float(measured), guess.unit)}")
-        figures.append(_compared(guess.value(), float(measured)))
+        figures.append(f"measured: {_quantity(measured, guess.unit)}")
+        figures.append(_compared(guess.value(), measured))
     rows = "".join(f"<div>{escape(figure)}</div>" for figure in figures)
     html = f"{escape(guess.question)}{varying_html(rows)}"
     show(f"{line}\n{varying_text(chr(10).join(figures))}", panel("neutral", html))

@@ -140,8 +140,7 @@ def _against(ratio: Ratio) -> str:
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
     """Lower quartile, median and upper quartile, interpolated as NumPy does (Hyndman and Fan's type 7)."""
-    low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
-    return low, middle, high
+    return tuple(statistics.quantiles(samples, n=4, method="inclusive"))
 
 
 def _lower_rank(n: int, confidence: float) -> int:
@@ -189,7 +188,7 @@ def peak_memory_bytes(fn: Callable[[], object]) -> int:
 
 
 def bench(
-    candidates: Mapping[str, object],  # object, not Callable: the message for a result passed by mistake is ours
+    candidates: object,  # a mapping from name to function; object, for the message about anything else is ours
     *,
     repeats: int = 20,
     warmup: int = 3,
@@ -202,10 +201,10 @@ def bench(
     A candidate shorter than min_time_s is called many times a sample, the loop's own 20 to 50 ns a call included.
     Garbage is collected before, not during. device: as for `synchronize`, by default the one that lessons run on; on a
     GPU, CUDA events time the current stream. clock: nanoseconds, for tests. ValueError: no candidates, one that is no
-    function, fewer than 5 repeats, no warm-up. RuntimeError, naming it: a candidate raised or returned a generator.
+    function, a GPU that is not there, under 5 repeats, no warm-up. RuntimeError: one raised or returned a generator.
     """
-    _refuse(candidates, repeats, warmup)
     device = hardware.device() if device is None else device
+    _refuse(candidates, repeats, warmup, device)
     sample_s = _sampler(device, clock)
     names, calls = list(candidates), {}
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -218,14 +217,18 @@ def bench(
             for name in names[first:] + names[:first]:
                 with _blaming(name):
                     seconds[name].append(sample_s(candidates[name], calls[name]) / calls[name])
+    if still := [name for name in names if not all(seconds[name])]:
+        raise RuntimeError(f"the clock stood still while candidate {still[0]!r} ran: there is nothing to compare")
     samples = {name: tuple(values) for name, values in seconds.items()}
     return Bench(seconds=samples, calls=calls, device=str(device))
 
 
-def _refuse(candidates: Mapping[str, object], repeats: int, warmup: int) -> None:
+def _refuse(candidates: object, repeats: int, warmup: int, device: object) -> None:
     """ValueError, with a sentence, for what cannot be measured well."""
-    if not candidates:
-        raise ValueError("bench needs at least one candidate: bench({'name': function})")
+    if not (isinstance(candidates, Mapping) and candidates and all(isinstance(name, str) for name in candidates)):
+        raise ValueError("bench needs at least one candidate, each with its name: bench({'name': function})")
+    if str(device).startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"torch can use no GPU here, so nothing can be timed on {str(device)!r}")
     for name, fn in candidates.items():
         if not callable(fn):
             raise ValueError(f"candidate {name!r} is a {type(fn).__name__}, not a function: put 'lambda: ' before it")

@@ -74,6 +74,11 @@ def test_a_machine_too_busy_to_decide_is_no_error_in_class(monkeypatch, capsys):
         ({"holds": None, "needs": "a quiet machine"}, "every machine must decide"),
         ({"holds": True, "evidence": " "}, "no evidence"),
         ({"holds": 1}, "True, False or None"),
+        ({"holds": torch.tensor([True, False])}, "True, False or None"),
+        ({"holds": np.array([])}, "True, False or None"),
+        ({"holds": torch.ones((), dtype=torch.bool, device="meta")}, "True, False or None"),
+        ({"holds": True, "evidence": None}, "evidence is text"),
+        ({"holds": True, "evidence": 3.0}, "evidence is text"),
         ({"holds": "yes"}, "True, False or None"),
         ({"holds": True, "tier": "gpu"}, "which this machine has not"),
         ({"holds": True, "tier": "tpu"}, "'cpu', 'gpu', 'gpu2'"),
@@ -150,6 +155,20 @@ def test_a_guess_is_compared_with_what_is_measured(capsys):
 def test_a_reveal_without_a_guess_is_a_sentence(capsys):
     reveal("s", 1.0)
     assert "Run the cell with predict('s', ...) first." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", [None, 3, " "])
+def test_a_claim_without_words_is_an_error(text):
+    with pytest.raises(ValueError, match="A claim is a sentence, not"):
+        claim(text, holds=True, evidence="1")
+    assert results() == []
+
+
+@pytest.mark.parametrize("measured", [[1.0], [1.0, 2.0], torch.ones(2), "fast", {}])
+def test_what_is_no_number_cannot_be_revealed(measured):
+    predict("s", "?", default=3)
+    with pytest.raises(ValueError, match="'s' was guessed as a number, and is measured as"):
+        reveal("s", measured)
 
 
 def test_a_default_outside_the_bounds_is_an_error():

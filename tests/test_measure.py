@@ -111,7 +111,10 @@ def test_long_functions_are_called_once_a_sample():
 
 def test_a_clock_that_stands_still_does_not_loop_for_ever(monkeypatch):
     monkeypatch.setattr("labkit.measure.MOST_CALLS", 1000)
-    assert World().bench({"a": lambda: None}, repeats=5).calls["a"] >= 1000
+    with pytest.raises(RuntimeError, match="the clock stood still while candidate 'a' ran"):
+        World().bench({"a": lambda: None}, repeats=5)
+    with pytest.raises(RuntimeError, match="the clock stood still"):
+        World().bench({"a": lambda: None, "b": lambda: None}, repeats=5, min_time_s=0.0)
 
 
 def test_median_and_iqr_ignore_an_outlier_that_the_mean_follows():
@@ -219,11 +222,21 @@ def test_show_marks_every_line(capsys):
         ({"a": print, "b": 3}, {}, "candidate 'b' is a int, not a function"),
         ({"a": print}, {"repeats": 4}, "4 repeats show no spread"),
         ({"a": print}, {"warmup": 0}, "warm-up of 1 or more"),
+        ([print], {}, "each with its name: bench"),
+        (print, {}, "each with its name: bench"),
+        ({1: print}, {}, "each with its name: bench"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_a_sentence(candidates, options, message):
     with pytest.raises(ValueError, match=message):
         bench(candidates, device="cpu", **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_a_gpu_that_is_not_there_is_a_sentence():
+    for device in ("cuda", "cuda:1", torch.device("cuda")):
+        with pytest.raises(ValueError, match="torch can use no GPU here"):
+            bench({"a": print}, device=device)
 
 
 def test_a_candidate_that_raises_is_named():
