@@ -5,6 +5,7 @@ import io
 import os
 import pickle
 import tarfile
+import threading
 import warnings
 from pathlib import Path
 
@@ -87,6 +88,23 @@ def test_a_damaged_cache_file_is_made_again_without_a_word(cache, damage):
     assert again == digest
     data.cached("thing", _must_not_make)
     assert not (cache / "sign").exists(), "a cache file ran a program"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes")
+def test_a_cache_file_that_is_no_file_is_not_waited_for(cache):
+    cache.mkdir()
+    os.mkfifo(cache / "thing.npz")
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(data.cached("thing", _make)), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert len(answers) == 1
+    data.cached("thing", _must_not_make)
+
+
+@pytest.mark.parametrize("size", [np.int64(24), np.uint8(24)])
+def test_a_numpy_size_is_a_size(size):
+    assert glyphs.load("validation", size=size).name == "glyphs-validation-24"
 
 
 def test_the_file_appears_under_its_name_only_when_whole(cache, monkeypatch):
@@ -255,7 +273,7 @@ def test_the_three_lesson_sizes_of_all_splits_have_a_published_hash():
 @pytest.mark.parametrize("size", [7, 129, 24.5, "24"])
 def test_a_size_that_is_not_drawn_is_refused_by_name(size):
     with pytest.raises(ValueError, match="from 8 to 128 pixels"):
-        glyphs._check(size)
+        glyphs._checked(size)
 
 
 @pytest.mark.parametrize("module", [glyphs, digits, docs, cifar10])

@@ -71,6 +71,8 @@ def cached(name: str, make: Callable[[], Arrays]) -> tuple[Arrays, str]:
 def _read(path: Path) -> tuple[Arrays, str] | None:
     """The arrays of a cache file whose contents match the hash stored with them; None for any other file."""
     try:
+        if not path.is_file():  # opening a named pipe would wait for ever
+            return None
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         digest = str(arrays.pop("sha256"))

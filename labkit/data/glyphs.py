@@ -48,13 +48,13 @@ _SHIFT = 12  # binary places of fixed-point numbers
 _BATCH = 64  # pictures drawn at a time, which keeps the working set small
 
 
-def load(split: str = "train", size: int = 24) -> Split:
+def load(split: str = "train", size: int | np.integer = 24) -> Split:
     """The pictures of one split, [N, 1, size, size] in float32, as (pixel / 255 - MEAN) / STD; targets index CLASSES.
 
     size is 8 to 128 pixels. ValueError for an unknown split or size.
     """
     choose(split, tuple(FACES))
-    _check(size)
+    size = _checked(size)
     name = f"glyphs-{split}-{size}"
     arrays, digest = cached(f"{name}-v{RECIPE}", lambda: _draw(split, size))
     pixels = torch.from_numpy(arrays["pixels"])
@@ -76,10 +76,11 @@ def verified(split: Split) -> bool | None:
     return None if published is None else split.sha256 == published
 
 
-def _check(size: object) -> None:
-    """ValueError unless size is a whole number from 8 to 128."""
-    if not isinstance(size, int) or not 8 <= size <= 128:
+def _checked(size: object) -> int:
+    """The size, a whole number from 8 to 128; ValueError for anything else."""
+    if not isinstance(size, (int, np.integer)) or not 8 <= size <= 128:
         raise ValueError(f"Glyphs are drawn at sizes from 8 to 128 pixels, not {size!r}.")
+    return int(size)
 
 
 def _draw(split: str, size: int) -> Arrays:
