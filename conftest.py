@@ -1,6 +1,7 @@
 """What every test run has in common: refuted claims raise, progress bars are silent, nobody's own files are touched."""
 
 import os
+import signal
 import tempfile
 
 _HOME = tempfile.mkdtemp(prefix="labkit-tests-")
@@ -9,6 +10,8 @@ os.environ["LABKIT_QUIET"] = "1"
 os.environ["LABKIT_HOME"] = _HOME
 if "PYTEST_XDIST_WORKER" in os.environ:  # two workers with two threads each would wait for one another's cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background shell ignores Ctrl-C; what tests start must not
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:

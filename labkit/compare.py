@@ -156,7 +156,8 @@ def leaves(value: object, place: str = "") -> list[tuple[str, Tensor]]:
     """The numbers in a value, as (place, tensor) pairs; a list of plain numbers counts as one tensor."""
     if isinstance(value, (Tensor, np.ndarray, *_NUMBERS)) or _is_vector(value):
         try:
-            tensor = torch.as_tensor(value)
+            # By way of NumPy: torch would round Python's own floats to 32 bits.
+            tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
         except (TypeError, ValueError, RuntimeError, OverflowError):
             return []
         wide = {"complex": torch.complex128, "float": torch.float64}.get(_dtype_kind(tensor), torch.int64)

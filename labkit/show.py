@@ -75,13 +75,12 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, caption:
     widths = [max(len(row[i]) for row in cells) for i in range(len(headings))]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells]
     text = "\n".join([caption, *lines] if caption else lines)
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in cells[0])
-    body = "".join(_html_row(row) for row in cells[1:])
-    html = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    body = "".join(_html_row(row, "td") for row in cells[1:])
+    html = f"<table><thead>{_html_row(cells[0], 'th')}</thead><tbody>{body}</tbody></table>"
     show(text, f"<p>{escape(caption)}</p>{html}" if caption else html)
 
 
-def _html_row(cells: Sequence[str]) -> str:
-    """One row, its first cell aligned to the left."""
-    first = f'<td style="text-align:left">{escape(cells[0])}</td>'
-    return f"<tr>{first}{''.join(f'<td>{escape(cell)}</td>' for cell in cells[1:])}</tr>"
+def _html_row(cells: Sequence[str], tag: str) -> str:
+    """One row of `td` or `th`, its first cell aligned to the left."""
+    first = f'<{tag} style="text-align:left">{escape(cells[0])}</{tag}>'
+    return f"<tr>{first}{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells[1:])}</tr>"

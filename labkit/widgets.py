@@ -35,8 +35,8 @@ def _number_control(ipywidgets: object, start: float, low: float | int | None, h
     if low is None or high is None:
         return ipywidgets.FloatText(**common | {"layout": {"width": "16em"}})
     if low > 0 and high / low > 100:
-        first, last = log10(low), log10(high)
-        return ipywidgets.FloatLogSlider(min=first, max=last, step=(last - first) / 100, readout_format=".3g", **common)
+        powers = {"min": log10(low), "max": log10(high), "step": log10(high / low) / 1000}
+        return ipywidgets.FloatLogSlider(**powers, readout_format=",.3r", **common)
     if all(number == int(number) for number in (start, low, high)) and high - low <= 100:
         return ipywidgets.IntSlider(min=int(low), max=int(high), **common | {"value": int(start)})
     return ipywidgets.FloatSlider(min=low, max=high, step=(high - low) / 100, readout_format=".3g", **common)

@@ -252,9 +252,9 @@ claim(
 # %% [markdown]
 # ## Change one thing
 #
-# How long must warm-up be? Five lengths, the same rate, the same start. A length without a point ended with no
-# number. Change `LENGTHS` or `RATE` and run the cell again. Look for the shortest that lives, and for what a long one
-# costs.
+# How long must warm-up be? Five lengths, the same rate, the same start. Where a length has no point, as 0 may not,
+# the run ended with no number. Change `LENGTHS` or `RATE` and run the cell again. Look for the shortest that lives,
+# and for what a long one costs.
 
 # %%
 LENGTHS, RATE = (0, 3, 10, 30, 120), 0.7
@@ -594,8 +594,8 @@ table(headings, rows, caption=f"{where}; {guessing}")
 #   warm-up and sharpness.
 # - Cohen and others, [Gradient Descent on Neural Networks Typically Occurs at the Edge of
 #   Stability](https://arxiv.org/abs/2103.00065), 2021.
-# - Xiong and others, [On Layer Normalization in the Transformer Architecture](https://arxiv.org/abs/2002.04745),
-#   2020.
+# - Xiong and others, 2020: [On Layer Normalization in the Transformer
+#   Architecture](https://arxiv.org/abs/2002.04745).
 
 # %% [markdown]
 # - Hägele and others, [Scaling Laws and Compute-Optimal Training Beyond Fixed Training

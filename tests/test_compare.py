@@ -122,6 +122,12 @@ def test_what_has_no_simple_relation_is_still_wrong():
     assert close()(math.nan, math.inf) is not None
 
 
+@pytest.mark.parametrize("wrap", [float, lambda value: [value, value], lambda value: {"a": value}])
+def test_plain_floats_are_compared_in_full(wrap):
+    assert close(rtol=1e-9)(wrap(1 + 1e-7), wrap(1.0)) is not None
+    assert close(rtol=1e-6)(wrap(1 + 1e-7), wrap(1.0)) is None
+
+
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e-2))
 def test_close_is_atol_plus_rtol_times_expected(expected, rtol):
     right = close(rtol=rtol, atol=1e-3)
