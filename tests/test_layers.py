@@ -143,3 +143,8 @@ def test_signatures_are_checked_in_this_run():
 
     with pytest.raises(TypeCheckError):
         format_s("3 seconds")
+
+
+def test_ruff_finds_nothing():
+    done = subprocess.run([sys.executable, "-m", "ruff", "check", PACKAGE.parent], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
