@@ -135,7 +135,7 @@ def _size_only(loss_at: Callable, w: Tensor, n_iterations: int) -> float:
 
 def _largest(loss_at: Callable, w: Tensor, n_iterations: int) -> float:  # noqa: ARG001
     """The mistake of taking the largest eigenvalue for the one of largest size."""
-    return float(torch.linalg.eigvalsh(torch.func.hessian(loss_at)(w)).max())
+    return float(torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss_at, w)).max())
 
 
 EXERCISES = (
