@@ -25,10 +25,10 @@ from labkit.hardware import device
 from labkit.models import convnet, gpt, resnet
 
 # %% [markdown]
-# The task: name a printed character. There are 32 of them, drawn from typefaces, then bent, blurred and scribbled
-# over. The network trains on nine typefaces and is judged on others that it has never seen. The pictures are 24
-# pixels wide, so that a run takes a second or two on one core. One is enough for so small a network: with more, each
-# step would wait for the slowest of them.
+# The task: name a printed character. There are 32 of them, drawn from typefaces, then bent, scribbled over and
+# covered with noise. The network trains on nine typefaces and is judged on others that it has never seen. The
+# pictures are 24 pixels wide, so that a run takes a second or two on one core. One is enough for so small a network:
+# with more, each step would wait for the slowest of them.
 
 # %%
 torch.set_num_threads(1)

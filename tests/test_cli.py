@@ -144,7 +144,7 @@ def test_lab_without_jupyter_and_lab_without_notebooks(labkit, monkeypatch):
     assert "pip install -e '.[lab]'" in error
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there it is a child process")
+@pytest.mark.skipif(os.name == "nt", reason="needs exec, which replaces the process; Windows starts a child")
 def test_lab_opens_the_students_notebook_in_the_course(labkit, toy, monkeypatch):
     calls = []
 

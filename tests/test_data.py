@@ -90,7 +90,7 @@ def test_a_damaged_cache_file_is_made_again_without_a_word(cache, damage):
     assert not (cache / "sign").exists(), "a cache file ran a program"
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_a_cache_file_that_is_no_file_is_not_waited_for(cache):
     cache.mkdir()
     os.mkfifo(cache / "thing.npz")

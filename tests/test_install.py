@@ -114,7 +114,7 @@ def test_the_makefile_installs_the_same_extras_with_the_constraints():
 def clone(tmp_path):
     """What make needs of a clone, in a folder with a space in its name."""
     if not shutil.which("make"):
-        pytest.skip("there is no make here")
+        pytest.skip("needs make")
     folder = tmp_path / "a clone"
     folder.mkdir()
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):

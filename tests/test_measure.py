@@ -232,7 +232,7 @@ def test_what_cannot_be_measured_is_refused_with_a_sentence(candidates, options,
         bench(candidates, device="cpu", **options)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_gpu_that_is_not_there_is_a_sentence():
     for device in ("cuda", "cuda:1", torch.device("cuda")):
         with pytest.raises(ValueError, match="torch can use no GPU here"):

@@ -108,7 +108,7 @@ def test_a_syntax_error_names_the_line_of_the_source(labkit_run):
         ("import os; os.kill(os.getpid(), 9)", "SIGKILL (often: out of memory) in cell 2 of 2 (Measure), line 16."),
     ],
 )
-@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.skipif(os.name == "nt", reason="needs the signals of Unix")
 def test_a_process_that_dies_is_a_sentence(labkit_run, ending, says):
     code, out, error = labkit_run(MEASURE + ending + "\n")
     assert (code, out) == (1, "started\n")
@@ -121,7 +121,7 @@ def test_sys_exit_is_not_taken_for_the_end(labkit_run):
     assert "The lesson stopped in cell 2 of 2" in error
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.skipif(os.name == "nt", reason="needs the signals of Unix")
 @pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the parent", "to both, as a terminal does"])
 def test_ctrl_c_says_where_and_leaves_nothing_behind(tmp_path, send):
     body = MEASURE + "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n"
@@ -162,7 +162,7 @@ def _gone(pid, within_s=20.0):
     return False
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.skipif(os.name == "nt", reason="needs the signals of Unix")
 def test_ctrl_c_on_a_lesson_that_ignores_it(tmp_path):
     root = fabricated.course(tmp_path, n01_toy=STUBBORN)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
