@@ -1,48 +1,13 @@
-"""One style for every figure of the course: one call draws it, and computes nothing but what it draws.
+"""One call draws a figure, in the style of labkit/figure.py, and computes nothing but what it draws."""
 
-Readable on white and on near-black pages: no background, grey text, and four colours of the Okabe-Ito palette that keep
-a contrast of 3:1 on both; a marker and a line style stand beside each colour. Figures are made without pyplot, so none
-stays open; each is shown once, with a sentence in its place where no image can be drawn.
-Sources: Okabe and Ito, Color Universal Design (2008), https://jfly.uni-koeln.de/color/; contrast: WCAG 2.2, criteria
-1.4.3 and 1.4.11, https://www.w3.org/TR/WCAG22/.
-"""
-
-import base64
-import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from labkit.figure import COLOURS, DASHES, GREY, MARKERS, WIDTH_IN, seconds_ticks, sentence, show_figure
 from labkit.measure import Bench, quartiles
-from labkit.show import in_notebook
 from labkit.units import format_s
-
-BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a7a7a"
-COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, GREY)
-DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)), "-")
-MARKERS = ("o", "s", "^", "D", "v")
-WIDTH_IN, DPI = 7.0, 160
-
-_GREYS = ("text.color", "axes.labelcolor", "axes.edgecolor", "grid.color", "xtick.color", "ytick.color")
-STYLE: dict[str, Any] = {
-    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
-    **dict.fromkeys(_GREYS, GREY),
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.titlepad": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.6,
-    "lines.linewidth": 2.0,
-    "lines.markersize": 5,
-}
 
 Line = tuple[Sequence[float], Sequence[float]]
 Samples = Mapping[str, Sequence[float]]
@@ -63,11 +28,11 @@ def samples(seconds: Bench | Samples, *, title: str = "", log: bool = False) -> 
         axes.set_xscale("log" if log else "linear")
         if not log:
             axes.set_xlim(left=0)
-        _seconds_ticks(axes.xaxis)
+        seconds_ticks(axes.xaxis)
         axes.spines["left"].set_visible(False)
 
     counts = ", ".join(f"{name}, {len(values)} samples" for name, values in rows.items())
-    _figure(draw, height_in=0.9 + 0.6 * len(rows), alt=_sentence(title, f"timing samples: {counts}"))
+    show_figure(draw, height_in=0.9 + 0.6 * len(rows), alt=sentence(title, f"timing samples: {counts}"))
 
 
 def _sample_row(axes: Any, row: int, values: list[float], colour: str) -> None:
@@ -125,11 +90,11 @@ def lines(
         if not log_x and all(isinstance(value, int) for x, _ in series.values() for value in x):
             axes.xaxis.get_major_locator().set_params(integer=True)
         for axis in seconds_axis:
-            _seconds_ticks(getattr(axes, f"{axis}axis"))
+            seconds_ticks(getattr(axes, f"{axis}axis"))
         _label_lines(axes, series)
         _say_diverged(axes)
 
-    _figure(draw, height_in=3.6, alt=_sentence(title, f"{ylabel} against {xlabel} for {', '.join(series)}"))
+    show_figure(draw, height_in=3.6, alt=sentence(title, f"{ylabel} against {xlabel} for {', '.join(series)}"))
 
 
 def _refuse(series: Mapping[str, Line], xlabel: str, ylabel: str) -> None:
@@ -253,48 +218,5 @@ def images(split: Any, *, rows: int = 3, columns: int = 8, title: str = "") -> N
                 axes.imshow(picture.numpy(), cmap="gray", interpolation="nearest")
                 axes.set_title(names[index], fontsize=9, loc="center", pad=2, fontweight="normal")
 
-    alt = _sentence(title, f"{len(names)} images from {split.name}: {', '.join(names)}")
-    _figure(draw, height_in=0.4 + rows * (WIDTH_IN / columns + 0.22), alt=alt)
-
-
-def _sentence(title: str, rest: str) -> str:
-    """What stands where the image cannot: the title, then what is drawn."""
-    return f"Figure: {title}. {rest}." if title else f"Figure: {rest}."
-
-
-def _seconds_ticks(axis: Any) -> None:
-    """Ticks that read `10 ms`."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    axis.set_major_formatter(FuncFormatter(lambda value, _: "0" if value == 0 else format_s(value)))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _figure(draw: Callable[[Any], None], *, height_in: float, alt: str) -> None:
-    """Draw on a new figure in the common style and show it."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained")
-        draw(figure)
-        _show(figure, alt)
-
-
-def _show(figure: Any, alt: str) -> None:
-    """Show the figure where a notebook can draw it, its sentence where none can; nothing is saved."""
-    if not in_notebook():
-        print(f"[{alt}]", flush=True)
-        return
-    from IPython.display import display
-
-    image = base64.b64encode(png(figure)).decode("ascii")
-    size = {"width": round(figure.get_figwidth() * 100), "height": round(figure.get_figheight() * 100), "alt": alt}
-    display({"image/png": image, "text/plain": alt}, metadata={"image/png": size}, raw=True)
-
-
-def png(figure: Any) -> bytes:
-    """The figure as PNG, the same bytes for the same figure (no date, no version inside)."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+    alt = sentence(title, f"{len(names)} images from {split.name}: {', '.join(names)}")
+    show_figure(draw, height_in=0.4 + rows * (WIDTH_IN / columns + 0.22), alt=alt)

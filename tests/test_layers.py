@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "labkit"
 LAYERS = (
     {"units", "hardware", "course", "show"},
     {"repro", "measure", "data", "models", "deadline", "ambient", "describe", "compare"},
-    {"train"},
+    {"train", "figure"},
     {"plot", "widgets", "progress", "judge", "checker", "checks", "claims"},
     {"build", "execute", "doctor", "run", "cli"},
 )

@@ -10,6 +10,7 @@ import pytest
 import torch
 from matplotlib.colors import to_rgb
 
+from labkit import figure as look
 from labkit import plot
 from labkit.data import Split
 from labkit.measure import Bench
@@ -32,7 +33,7 @@ def test_contrast_is_wcags():
 
 
 @pytest.mark.parametrize("page", ["#ffffff", "#111111"])
-@pytest.mark.parametrize("colour", plot.COLOURS)
+@pytest.mark.parametrize("colour", look.COLOURS)
 def test_every_colour_keeps_three_to_one(colour, page):
     assert _contrast(colour, page) >= 3
 
@@ -40,20 +41,20 @@ def test_every_colour_keeps_three_to_one(colour, page):
 @pytest.mark.parametrize("page", ["#ffffff", "#111111"])
 @pytest.mark.parametrize("key", ["text.color", "axes.labelcolor", "xtick.color", "ytick.color"])
 def test_text_keeps_four_to_one(key, page):
-    assert _contrast(plot.STYLE[key], page) >= 4
+    assert _contrast(look.STYLE[key], page) >= 4
 
 
 def test_colours_are_okabe_and_itos_and_never_the_only_difference():
-    assert set(plot.COLOURS) <= {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#f0e442", plot.GREY}
-    looks = [(str(plot.DASHES[i]), plot._look(i)["linewidth"], plot.MARKERS[i]) for i in range(len(plot.COLOURS))]
-    assert len(set(looks)) == len({marker for *_, marker in looks}) == len(plot.COLOURS)
+    assert set(look.COLOURS) <= {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#f0e442", look.GREY}
+    looks = [(str(look.DASHES[i]), plot._look(i)["linewidth"], look.MARKERS[i]) for i in range(len(look.COLOURS))]
+    assert len(set(looks)) == len({marker for *_, marker in looks}) == len(look.COLOURS)
 
 
 @pytest.fixture
 def drawn(monkeypatch):
     """(figure, sentence) of each figure shown, each rendered, so that an error or a warning fails the test."""
     shown = []
-    monkeypatch.setattr(plot, "_show", lambda figure, alt: shown.append((plot.png(figure) and figure, alt)))
+    monkeypatch.setattr(look, "_show", lambda figure, alt: shown.append((look.png(figure) and figure, alt)))
     return shown
 
 
@@ -230,7 +231,7 @@ def test_the_background_is_transparent_and_the_bytes_repeat(drawn):
 
     for _ in range(2):
         plot.samples(BENCH)
-    first, second = (plot.png(figure) for figure, _ in drawn)
+    first, second = (look.png(figure) for figure, _ in drawn)
     assert first == second
     assert b"Software" not in first
     opacity = image.imread(io.BytesIO(first))[..., 3]
@@ -239,7 +240,7 @@ def test_the_background_is_transparent_and_the_bytes_repeat(drawn):
 
 def test_in_a_notebook_it_is_displayed_once_with_its_sentence(monkeypatch):
     shown = []
-    monkeypatch.setattr(plot, "in_notebook", lambda: True)
+    monkeypatch.setattr(look, "in_notebook", lambda: True)
     monkeypatch.setattr("IPython.display.display", lambda data, **options: shown.append((data, options)))
     assert plot.samples(BENCH) is None
     ((data, options),) = shown
@@ -263,4 +264,4 @@ def test_the_style_does_not_leak_into_the_readers_own_figures():
     from matplotlib import rcParams, rcParamsDefault
 
     plot.samples(BENCH)
-    assert {key: rcParams[key] for key in plot.STYLE} == {key: rcParamsDefault[key] for key in plot.STYLE}
+    assert {key: rcParams[key] for key in look.STYLE} == {key: rcParamsDefault[key] for key in look.STYLE}
