@@ -13,6 +13,7 @@ _HOME = {
     "check": "checker",
     "claim": "claims",
     "predict": "claims",
+    "record": "recording",
     "reveal": "claims",
     "table": "show",
 }

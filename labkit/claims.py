@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from html import escape
 from math import isclose, isfinite
 
-from labkit import hardware
+from labkit import hardware, recording
 from labkit.describe import describe, number
 from labkit.repro import budget, strict
 from labkit.show import in_notebook, panel, show, varying_html, varying_text
 from labkit.widgets import guess_control
 
 Number = float | int
-_TIERS = {"cpu": "", "gpu": "1 GPU", "gpu2": "2 GPUs"}
+_TIERS = {"cpu": "", "amx": "a CPU with AMX", "gpu": "1 GPU", "gpu2": "2 GPUs"}
 _MARKS = {"held": ("✓", "good"), "refuted": ("✗", "bad"), "undecided": ("–", "neutral")}
 
 
@@ -58,7 +58,8 @@ def claim(
 
     holds: None where this machine cannot decide; `needs` then says what could, and is told from the tier. A smoke
     budget decides nothing.
-    tier: `cpu`, `gpu` or `gpu2`, the least hardware that can decide; a strict run must decide one of tier `cpu`.
+    tier: `cpu`, `amx`, `gpu` or `gpu2`, the least hardware that can decide; a strict run must decide one of tier `cpu`.
+    Where this machine lacks it, what other machines recorded of the claim is shown.
     cause: the likely reason, shown where the claim is refuted.
     Errors: ClaimRefuted, after showing, where the run is strict; ValueError for a claim that is badly made.
     """
@@ -76,7 +77,8 @@ def claim(
     elif _lacks(tier):
         raise ValueError(f"The claim {text!r} is of tier {tier!r}, which this machine has not: holds must be None.")
     _results[text] = Result(text=text, status=status, evidence=evidence)
-    show(_claim_text(text, status, evidence, needs, cause), _claim_html(text, status, evidence, needs, cause))
+    figures = evidence + _elsewhere(text, tier) if status == "undecided" else evidence
+    show(_claim_text(text, status, figures, needs, cause), _claim_html(text, status, figures, needs, cause))
     if status == "refuted" and strict():
         raise ClaimRefuted(f"{text}: {evidence}")
 
@@ -95,8 +97,19 @@ def _status(holds: object) -> str:
 
 
 def _lacks(tier: str) -> bool:
-    """Whether this machine is of a lower tier."""
-    return tier != "cpu" and list(_TIERS).index(hardware.tier()) < list(_TIERS).index(tier)
+    """Whether this machine lacks what the tier names."""
+    if tier == "amx":
+        return not hardware.has_amx()
+    gpus = ("cpu", "gpu", "gpu2")
+    return tier != "cpu" and gpus.index(hardware.tier()) < gpus.index(tier)
+
+
+def _elsewhere(text: str, tier: str) -> str:
+    """Lines that say what became of the claim on machines that could decide it."""
+    if tier == "cpu" or budget() == "smoke":
+        return ""
+    lines = recording.verdicts(text) or ["not yet recorded on a machine that can decide it"]
+    return "".join(f"\n{line}" for line in lines)
 
 
 def _missing(text: str, tier: str, needs: str | None) -> str:

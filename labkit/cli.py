@@ -87,7 +87,15 @@ def run(lesson: Annotated[str, typer.Argument(help="Such as 01 or lr_warmup.")])
     """Run a lesson without Jupyter; exit code 0 if no claim was refuted, 1 if one was or the lesson failed."""
     from labkit.run import run as run_lesson
 
-    raise typer.Exit(run_lesson(course.find(lesson)))
+    raise typer.Exit(run_lesson(course.find(lesson)).code)
+
+
+@app.command()
+def record(lesson: Annotated[str, typer.Argument(help="Such as 02 or progressive_resizing.")]) -> None:
+    """Run a lesson and keep what it measured, under datasets/recorded/ and this machine's name, for others to see."""
+    from labkit.run import run as run_lesson
+
+    raise typer.Exit(run_lesson(course.find(lesson), record=True).code)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from labkit.course import CourseError
 
+FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_fp16")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
@@ -31,6 +33,7 @@ class Machine:
     os: str
     python: str
     cpu: str
+    cpu_features: tuple[str, ...]
     cores: int
     memory_bytes: int
     gpus: tuple[Gpu, ...]
@@ -70,6 +73,21 @@ def _cpu_name() -> str:
     if sys.platform == "darwin":
         return _output("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
     return platform.processor() or platform.machine()
+
+
+def _cpu_features() -> tuple[str, ...]:
+    """Which of the units that decide how fast a format is this processor has; none where /proc does not say."""
+    try:
+        flags = re.search(r"^flags\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        return ()
+    present = set(flags.group(1).split()) if flags else set()
+    return tuple(name for name in FEATURES if name in present)
+
+
+def has_amx() -> bool:
+    """Whether this processor multiplies bf16 matrices in tiles (Intel's AMX)."""
+    return "amx_bf16" in machine().cpu_features
 
 
 def _output(*command: str) -> str:
@@ -117,6 +135,7 @@ def machine() -> Machine:
         os=platform.system(),
         python=platform.python_version(),
         cpu=_cpu_name(),
+        cpu_features=_cpu_features(),
         cores=cores(),
         memory_bytes=_memory_bytes(),
         gpus=_gpus(),

@@ -75,18 +75,24 @@ def _plain(value: object) -> object:
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
-def manifest(*, config: object = None, data: Mapping[str, str] | None = None, seeds: tuple[int, ...] = ()) -> dict:
+def manifest(
+    *,
+    config: object = None,
+    data: Mapping[str, str] | None = None,
+    seeds: tuple[int, ...] = (),
+    command: str | None = None,
+) -> dict:
     """What is needed to make a run again: code, versions, hardware, configuration, data hashes and seeds.
 
     revision and diff_sha256 name the code: the commit, and the hash of what differs from it (None where nothing does
-    or git is missing). Files that git does not know are not part of the hash.
+    or git is missing). Files that git does not know are not part of the hash. command: by default that of this process.
     """
     known = bool(_git("ls-files"))  # not the repository of a folder around an unpacked zip
     diff = _git("diff", "HEAD") if known else None
     machine = hardware.machine()
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": command or " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "revision": _git("rev-parse", "HEAD") if known else None,
         "diff_sha256": hashlib.sha256(diff.encode()).hexdigest() if diff else None,
         "versions": {"python": machine.python} | {name: _version(name) for name in _PACKAGES if _version(name)},

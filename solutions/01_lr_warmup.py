@@ -138,7 +138,7 @@ claim(
 # again (`datasets/recorded/`). What other machines recorded is no claim about yours.
 
 # %%
-recorded = repro.recordings("01_lr_warmup")[0]
+recorded = repro.recordings("01_lr_warmup_sweeps")[0]
 where = f"Recorded on {recorded.hardware}, {recorded.date}"
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
 HEADER = "# title: Toy\n# minutes: 5\n# cpu: everything\n# gpu: the same, faster\n"
 
 LESSON = '''# %% [markdown]

@@ -42,13 +42,14 @@ def stable(text):
 def test_a_claim_is_a_stable_line_and_marked_figures(capsys):
     claim("b is faster", holds=True, evidence="3.1x\nmedians of 9")
     claim("b is small", holds=False, evidence="7 MB", cause="Padding.")
-    claim("c is faster", holds=None, evidence="recorded 30x", tier="gpu")
-    claim("d is faster", holds=None, evidence="recorded 30x", tier="gpu2", needs="2 GPUs with NVLink")
+    claim("c is faster", holds=None, evidence="no GPU here", tier="gpu")
+    claim("d is faster", holds=None, evidence="one GPU", tier="gpu2", needs="2 GPUs with NVLink")
     assert capsys.readouterr().out == (
         "✓ b is faster\n    · 3.1x\n    · medians of 9\n"
         "✗ b is small\n  likely cause: Padding.\n    · 7 MB\n"
-        "– c is faster · needs: 1 GPU\n    · recorded 30x\n"
-        "– d is faster · needs: 2 GPUs with NVLink\n    · recorded 30x\n"
+        "– c is faster · needs: 1 GPU\n    · no GPU here\n    · not yet recorded on a machine that can decide it\n"
+        "– d is faster · needs: 2 GPUs with NVLink\n    · one GPU\n"
+        "    · not yet recorded on a machine that can decide it\n"
     )
     assert [one.status for one in results()] == ["held", "refuted", "undecided", "undecided"]
 
@@ -81,7 +82,7 @@ def test_a_machine_too_busy_to_decide_is_no_error_in_class(monkeypatch, capsys):
         ({"holds": True, "evidence": 3.0}, "evidence is text"),
         ({"holds": "yes"}, "True, False or None"),
         ({"holds": True, "tier": "gpu"}, "which this machine has not"),
-        ({"holds": True, "tier": "tpu"}, "'cpu', 'gpu', 'gpu2'"),
+        ({"holds": True, "tier": "tpu"}, "'cpu', 'amx', 'gpu', 'gpu2'"),
     ],
 )
 def test_a_badly_made_claim_is_an_error_and_no_result(options, said, monkeypatch):

@@ -24,9 +24,8 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
 
     def machine(*gpus, build="cpu", os_name="Linux"):
-        made = Machine(
-            os=os_name, python="3.12.1", cpu="Imaginary", cores=2, memory_bytes=2**34, gpus=gpus, place="local"
-        )
+        processor = {"cpu": "Imaginary", "cpu_features": (), "cores": 2, "memory_bytes": 2**34}
+        made = Machine(os=os_name, python="3.12.1", gpus=gpus, place="local", **processor)
         monkeypatch.setattr(hardware, "machine", lambda: made)
         monkeypatch.setattr(doctor, "torch_build", lambda: build)
         return doctor.report()

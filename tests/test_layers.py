@@ -16,8 +16,8 @@ LAYERS = (
     {"units", "hardware", "course", "show"},
     {"repro", "measure", "data", "models", "deadline", "ambient", "describe", "compare"},
     {"train", "figure"},
-    {"plot", "widgets", "progress", "judge", "checker", "checks", "claims"},
-    {"build", "execute", "doctor", "run", "cli"},
+    {"plot", "widgets", "progress", "judge", "checker", "checks", "recording", "claims"},
+    {"build", "execute", "doctor", "program", "run", "cli"},
 )
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent != PACKAGE)

@@ -18,6 +18,12 @@ from torch import Tensor
 from labkit import hardware
 
 Arrays = dict[str, np.ndarray]
+_loaded: dict[str, str] = {}
+
+
+def loaded() -> dict[str, str]:
+    """The SHA-256 of every split that this process has made, by its name: what a recording rests on."""
+    return dict(_loaded)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +35,9 @@ class Split:
     targets: Int64[Tensor, "..."]
     classes: tuple[str, ...]
     sha256: str
+
+    def __post_init__(self) -> None:
+        _loaded[self.name] = self.sha256
 
     def __len__(self) -> int:
         return len(self.targets)

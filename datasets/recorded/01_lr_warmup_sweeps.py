@@ -1,8 +1,8 @@
 """Record the sweeps that lesson 01 draws: about 20 minutes of one CPU core.
 
-    python datasets/recorded/01_lr_warmup.py          go on where an interrupted recording stopped
-    python datasets/recorded/01_lr_warmup.py --fresh  begin again
-    python datasets/recorded/01_lr_warmup.py --quick  one minute: tries every part, records nothing
+    python datasets/recorded/01_lr_warmup_sweeps.py          go on where an interrupted recording stopped
+    python datasets/recorded/01_lr_warmup_sweeps.py --fresh  begin again
+    python datasets/recorded/01_lr_warmup_sweeps.py --quick  one minute: tries every part, records nothing
 
 Each run is kept in the cache folder as soon as it ends, under a hash of its settings, of the data and of labkit's
 models and loop. Rates were chosen with seed 0; what is reported afterwards comes from other seeds.
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from labkit import hardware, models, repro, train
 from labkit.data import docs, glyphs
 
-LESSON = "01_lr_warmup"
+LESSON = "01_lr_warmup_sweeps"
 
 
 @dataclass(frozen=True, kw_only=True)

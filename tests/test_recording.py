@@ -1,0 +1,187 @@
+"""Figures beside recordings: what is shown, what is kept, and what `labkit record` leaves on disk."""
+
+import json
+import os
+import subprocess
+import sys
+
+import fabricated
+import pytest
+import torch
+
+from labkit import claims, hardware, recording, repro
+from labkit.course import CourseError
+
+MEASURED = """# %% [markdown]
+# # 02 · Toy
+#
+# ## Question
+
+# %%
+from labkit import claim, record
+
+record("02", "the race", {{"slow (s)": 3.0, "fast (s)": 2, "which": "resized"}})
+claim("fast is faster", holds={holds}, evidence="1.5x")
+"""
+
+
+@pytest.fixture(autouse=True)
+def toy(tmp_path, monkeypatch):
+    """A course with a lesson 02, seen from its folder, in which nothing has been measured yet."""
+    root = fabricated.course(tmp_path, n02_toy=MEASURED.format(holds=True))
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(recording, "_figures", {})
+    monkeypatch.setattr(claims, "_results", {})
+    return root
+
+
+def kept(name="AMD EPYC, 2 cores", figures=None, made=(), lesson="02_toy", date="2026-11-30T01:02:03+00:00"):
+    """Write a recording as another machine would have."""
+    folder = recording.course.root() / "datasets" / "recorded" / name.lower().replace(" ", "-")
+    folder.mkdir(parents=True, exist_ok=True)
+    held = {"manifest": {"hardware": {"name": name}, "date": date}, "results": {"figures": figures, "claims": made}}
+    (folder / f"{lesson}.json").write_text(json.dumps(held))
+
+
+def test_alone_it_says_that_nobody_has_recorded_this(capsys):
+    recording.record("02", "the race", {"slow (s)": torch.tensor(3.14159), "images": 6048, "which": "resized"})
+    assert capsys.readouterr().out == (
+        "the race:\n    · this machine, now   slow (s) 3.14   images 6,048   which resized\n"
+        "    · No other machine has recorded this yet.\n"
+    )
+
+
+def test_a_recording_is_a_row_with_its_machine_and_date(capsys):
+    kept(figures={"the race": {"slow (s)": 1.25, "new": 3}, "another": {"x": 1}})
+    kept(name="Tesla T4", figures={"another": {"x": 1}})
+    recording.record("02", "the race", {"slow (s)": 3, "fast (s)": 2})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:] == [
+        "    · this machine, now   slow (s) 3   fast (s) 2",
+        "    · AMD EPYC, 2 cores, 2026-11-30   slow (s) 1.25",
+    ]
+
+
+def test_in_a_notebook_only_the_figures_may_vary(monkeypatch):
+    shown = []
+    monkeypatch.setattr(recording, "show", lambda text, html: shown.append((text, html)))
+    kept(figures={"the race": {"a < b": 1.25}})
+    recording.record("02", "the race", {"a < b": 3.5})
+    ((_, html),) = shown
+    stable = html.split("<!--varying-->")[0] + html.split("<!--/varying-->")[-1]
+    assert "The race" in stable
+    assert "a &lt; b" in stable
+    assert "3.5" not in stable
+    assert "AMD" not in stable
+
+
+@pytest.mark.parametrize("figure", [float("nan"), float("inf"), None, [1.0], torch.tensor(torch.inf)])
+def test_what_json_cannot_hold_is_refused_where_it_is_measured(figure):
+    with pytest.raises(ValueError, match="'slow', under 'the race'"):
+        recording.record("02", "the race", {"slow": figure})
+
+
+def test_no_figures_are_refused():
+    with pytest.raises(ValueError, match="nothing to record under 'the race'"):
+        recording.record("02", "the race", {})
+
+
+def test_a_lesson_away_from_its_course_has_no_recordings(monkeypatch):
+    def nowhere(_name):
+        raise CourseError("No course found")
+
+    monkeypatch.setattr(recording.course, "find", nowhere)
+    assert recording.recordings("02") == []
+
+
+def test_an_undecided_claim_shows_what_was_recorded_of_it(capsys, monkeypatch):
+    monkeypatch.setattr(hardware, "tier", lambda: "cpu")
+    held = {"text": "a GPU is faster", "status": "held", "evidence": "30x\n3 seeds"}
+    kept(name="Tesla T4", made=[held, held | {"text": "another"}, held | {"status": "undecided"}])
+    kept(name="Tesla V100", made=[held | {"status": "refuted", "evidence": "0.9x"}])
+    claims.claim("a GPU is faster", holds=None, evidence="no GPU here", tier="gpu")
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "    · no GPU here",
+        "    · ✓ recorded on Tesla T4, 2026-11-30: 30x; 3 seeds",
+        "    · ✗ recorded on Tesla V100, 2026-11-30: 0.9x",
+    ]
+    assert claims.results()[0].evidence == "no GPU here"
+
+
+def test_amx_is_a_tier_of_its_own(monkeypatch, capsys):
+    monkeypatch.setattr(hardware, "has_amx", lambda: False)
+    claims.claim("tiles are faster", holds=None, evidence="1", tier="amx")
+    assert "needs: a CPU with AMX" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="'amx', which this machine has not"):
+        claims.claim("tiles are faster", holds=True, evidence="1", tier="amx")
+    monkeypatch.setattr(hardware, "has_amx", lambda: True)
+    claims.claim("tiles are faster", holds=True, evidence="1", tier="amx")
+    assert claims.results()[-1].status == "held"
+
+
+def labkit(*arguments, budget="full"):
+    """The command, run in the toy course by the labkit beside these tests."""
+    env = os.environ | {
+        "PYTHONPATH": str(fabricated.ROOT),
+        "LABKIT_BUDGET": budget,
+        "LABKIT_STRICT": "0",
+    }
+    command = [sys.executable, "-m", "labkit.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=env)
+
+
+def test_labkit_record_keeps_figures_claims_and_how_to_make_them_again(toy):
+    done = labkit("record", "02")
+    assert done.returncode == 0, done.stderr
+    path = f"datasets/recorded/{hardware.machine().slug}/02_toy.json"
+    assert done.stdout.splitlines()[-1] == f"wrote {path}"
+    held = json.loads((toy / path).read_text())
+    assert held["results"]["figures"] == {"the race": {"slow (s)": 3.0, "fast (s)": 2, "which": "resized"}}
+    assert held["results"]["claims"] == [{"text": "fast is faster", "status": "held", "evidence": "1.5x"}]
+    assert held["results"]["tier"] == hardware.tier()
+    assert held["manifest"]["command"] == "labkit record 02"
+    assert str(toy) not in json.dumps(held)
+    (made,) = recording.recordings("02")
+    assert made.hardware == hardware.machine().name
+
+
+def test_a_refuted_claim_is_recorded_as_refuted_and_said_by_the_exit_code(toy):
+    fabricated.course(toy, n02_toy=MEASURED.format(holds=False))
+    assert labkit("record", "02").returncode == 1
+    (made,) = recording.recordings("02")
+    assert [held["status"] for held in made.results["claims"]] == ["refuted"]
+
+
+def test_a_lesson_that_fails_is_not_recorded(toy):
+    fabricated.course(toy, n02_toy=MEASURED.format(holds=True) + "raise ValueError\n")
+    assert labkit("record", "02").returncode == 1
+    assert recording.recordings("02") == []
+
+
+def test_a_run_records_nothing():
+    assert labkit("run", "02").returncode == 0
+    assert recording.recordings("02") == []
+
+
+def test_a_smoke_budget_is_not_recorded():
+    done = labkit("record", "02", budget="smoke")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("A smoke budget decides nothing, so it is not recorded")
+
+
+def test_a_recording_that_cannot_be_written_is_a_sentence(toy):
+    (toy / "datasets").write_text("a file where a folder should be")
+    done = labkit("record", "02")
+    assert done.returncode == 1
+    assert "Nothing was recorded:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_manifest_names_the_data_that_were_loaded(monkeypatch):
+    from labkit import data
+
+    data.Split(name="toy-train", inputs=torch.zeros(1), targets=torch.zeros(1, dtype=torch.int64), classes=("a",),
+               sha256="abc")  # fmt: skip
+    monkeypatch.setattr(repro, "_git", lambda *_: None)
+    path = recording.write("02_toy", [], 1.25)
+    assert json.loads(path.read_text())["manifest"]["data"]["toy-train"] == "abc"
