@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "labkit"
 LAYERS = (
     {"units", "hardware", "course", "show"},
     {"repro", "measure", "data", "models", "deadline", "ambient", "describe", "compare"},
-    {"train", "figure"},
+    {"train", "resize", "figure"},
     {"plot", "widgets", "progress", "judge", "checker", "checks", "recording", "claims"},
     {"build", "execute", "doctor", "program", "run", "cli"},
 )

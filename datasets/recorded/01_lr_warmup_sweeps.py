@@ -4,28 +4,22 @@
     python datasets/recorded/01_lr_warmup_sweeps.py --fresh  begin again
     python datasets/recorded/01_lr_warmup_sweeps.py --quick  one minute: tries every part, records nothing
 
-Each run is kept in the cache folder as soon as it ends, under a hash of its settings, of the data and of labkit's
-models and loop. Rates were chosen with seed 0; what is reported afterwards comes from other seeds.
+Rates were chosen with seed 0; what is reported afterwards comes from other seeds.
 """
 
-import argparse
-import hashlib
-import json
 import math
-import shutil
-import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import product
-from pathlib import Path
 from statistics import fmean
 
+import sweeps
 import torch
 from torch import Tensor, nn
 
-from labkit import hardware, models, repro, train
+from labkit import models, repro, train
 from labkit.data import docs, glyphs
 
 LESSON = "01_lr_warmup_sweeps"
@@ -118,42 +112,18 @@ TEXT = (
 CONSTANT_RATES = (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
-def rounded(value: object) -> object:
-    """`value` with four significant digits in every number, and None for what is not finite, as JSON wants it."""
-    if isinstance(value, float):
-        return float(f"{value:.4g}") if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    return [rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
 @cache
 def glyph_split(name: str, size: int = 24):
     """One split of the glyphs, loaded once."""
     return glyphs.load(name, size)
 
 
-@cache
-def kept_folder() -> Path:
-    """Where finished runs wait for the rest; the folder's name holds a hash of the code that they came from."""
-    parts = [Path(models.__file__).read_bytes(), Path(train.__file__).read_bytes(), torch.__version__.encode()]
-    return hardware.cache_folder() / f"recording-{LESSON}-{hashlib.sha256(b''.join(parts)).hexdigest()[:12]}"
+def data_of(run: Callable) -> list[str]:
+    """The hashes of the data that a run uses: the transformer's text, or else the pictures."""
+    return [digest for name, digest in data_hashes().items() if name.startswith("docs") == (run is text_run)]
 
 
-def kept(run: Callable[..., dict], *settings: object) -> dict:
-    """What `run(*settings)` returned, now or in an earlier call of this script, with its settings beside it."""
-    held = [asdict(each) if hasattr(each, "__dataclass_fields__") else each for each in settings]
-    data = [digest for name, digest in data_hashes().items() if name.startswith("docs") == (run is text_run)]
-    name = f"{run.__name__}-{hashlib.sha256(json.dumps([data, held]).encode()).hexdigest()[:16]}.json"
-    path = kept_folder() / name
-    if not path.exists():
-        start = time.process_time()
-        found = rounded({"settings": held, **run(*settings), "cpu_s": time.process_time() - start})
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.with_suffix(".tmp").write_text(json.dumps(found))
-        path.with_suffix(".tmp").replace(path)
-        print(f"{found['cpu_s']:6.1f} s  {run.__name__} {' '.join(map(str, settings))}", flush=True)
-    return json.loads(path.read_text())
+kept = sweeps.Kept(LESSON, (models, train), data_of)
 
 
 # ---- a: five arms ---------------------------------------------------------------------------------------------------
@@ -470,23 +440,7 @@ def record(quick: bool) -> dict:
     }
 
 
-def main() -> None:
-    """Run what is missing, then write the recording."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="try every part and record nothing")
-    parser.add_argument("--fresh", action="store_true", help="forget the runs of an interrupted recording")
-    chosen = parser.parse_args()
-    torch.set_num_threads(1)
-    if chosen.fresh:
-        shutil.rmtree(kept_folder(), ignore_errors=True)
-    results = rounded(record(chosen.quick))
-    if chosen.quick:
-        print(f"Every part ran; {len(json.dumps(results)):,} bytes, not recorded.")
-        return
-    config = {"arms": Arms(), "range_test": RangeTest(), "looks": LOOKS, "threads": 1}
-    seeds = (Arms().tuning_seed, *Arms().seeds, *FRESH)
-    print(repro.write_recording(LESSON, results, repro.manifest(config=config, data=data_hashes(), seeds=seeds)))
-
-
 if __name__ == "__main__":
-    main()
+    settings = {"arms": Arms(), "range_test": RangeTest(), "looks": LOOKS, "threads": 1}
+    seeds = (Arms().tuning_seed, *Arms().seeds, *FRESH)
+    sweeps.main(__doc__, kept, record, config=settings, data=data_hashes, seeds=seeds)
