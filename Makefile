@@ -1,6 +1,7 @@
 # make lab    set up what is needed, run lesson 01, say how to go on (OPEN=1: open it in JupyterLab)
 # make test   set up what is needed, run every test
 # make quick  the tests without notebooks and browser
+# make gpu-check  on a machine with a GPU and torch: what only a GPU can show, recorded, in eight minutes; installs nothing
 # Any other Python: make lab PYTHON=python3.12
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ PYTEST = $(PY) -m pytest -q
 NBVAL = --nbval --nbval-current-env --nbval-sanitize-with=tests/nbval_sanitize.cfg
 COMMA = ,
 .DEFAULT_GOAL = help
-.PHONY: help lab test quick build lint clean
+.PHONY: help lab test quick gpu-check build lint clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -54,6 +55,10 @@ test:
 quick:
 	$(call install,lab$(COMMA)test)
 	@$(PYTEST) -n 2 --dist loadfile -m "not notebook and not browser and not slow" tests
+
+# The Python that has torch: the one named, else that of make lab, else the machine's own.
+gpu-check:
+	@$(if $(findstring file,$(origin PYTHON)),$(or $(wildcard $(PY)),$(PYTHON)),$(PYTHON)) -m labkit.gpu_check
 
 build:
 	$(call install,lab$(COMMA)test)

@@ -170,18 +170,21 @@ def _named(variable: str) -> Path | None:
     return folder
 
 
+def _users(kind: str) -> Path:
+    """Where this system keeps a user's files of a kind, `cache` or `data`."""
+    import platformdirs
+
+    return getattr(platformdirs, f"user_{kind}_path")("labkit")
+
+
 def cache_folder() -> Path:
     """Where rendered data is kept and may be deleted at any time; LABKIT_CACHE names another place."""
-    from platformdirs import user_cache_path
-
-    return _named("LABKIT_CACHE") or user_cache_path("labkit")
+    return _named("LABKIT_CACHE") or _users("cache")
 
 
 def user_folder() -> Path:
     """Where this learner's progress is kept; LABKIT_HOME names another place."""
-    from platformdirs import user_data_path
-
-    return _named("LABKIT_HOME") or user_data_path("labkit")
+    return _named("LABKIT_HOME") or _users("data")
 
 
 def data_folder() -> Path | None:

@@ -14,10 +14,10 @@ PACKAGE = Path(__file__).parents[1] / "labkit"
 # A module imports from its own row only where the row says so, and otherwise from rows above it.
 LAYERS = (
     {"units", "hardware", "course", "show"},
-    {"repro", "measure", "data", "models", "deadline", "ambient", "describe", "compare"},
+    {"repro", "measure", "data", "formats", "models", "deadline", "ambient", "describe", "compare"},
     {"train", "resize", "figure"},
     {"plot", "widgets", "progress", "judge", "checker", "checks", "recording", "claims"},
-    {"build", "execute", "doctor", "program", "run", "cli"},
+    {"build", "execute", "doctor", "program", "run", "gpu_check", "cli"},
 )
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent != PACKAGE)

@@ -1,0 +1,106 @@
+"""What nobody can try without a GPU, in one go: `make gpu-check`, or `python -m labkit.gpu_check` where the course is.
+
+Made for a machine with a GPU and torch and without Jupyter. It runs the tests that need a GPU, then every lesson as a
+program, records what each measured under datasets/recorded/, and ends within eight minutes with a table. Without a GPU
+it does the same on the CPU, which is how its own path is tested. The exit code is 0 if every test passed, every lesson
+came to its end and no claim was refuted.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from labkit import course, hardware, repro
+from labkit.show import lenient_streams, table
+
+LIMIT_S = 480.0  # for all of it
+_TESTS_S, _LESSON_S = 120.0, 180.0  # for the tests, and for one lesson: nobody may use up the time of the others
+_NEEDED = ("torch", "numpy", "matplotlib", "tqdm", "jaxtyping", "beartype", "pytest")
+Row = tuple[str, str, str, str]
+
+
+def main() -> int:
+    """Run all of it; returns the exit code."""
+    lenient_streams()
+    begin = time.perf_counter()
+    try:
+        course.root()
+        record = repro.budget() == "full"
+        lessons = course.lessons()
+    except course.CourseError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
+        print(f"This needs {', '.join(missing)}: {sys.executable} -m pip install {' '.join(missing)}", file=sys.stderr)
+        return 2
+    print(f"{hardware.machine().name}, tier {hardware.tier()}, {'recording' if record else 'smoke budget, unrecorded'}")
+    with tempfile.TemporaryDirectory() as folder:
+        _set_environment(Path(folder))
+        rows, codes = [], []
+        for work in (_tests, *(_lesson_runner(lesson, record) for lesson in lessons)):
+            row, code = work(LIMIT_S - (time.perf_counter() - begin))
+            rows.append(row)
+            codes.append(code)
+    table(["", "tier", "claims held", "seconds"], rows, caption=f"In {time.perf_counter() - begin:.0f} s:")
+    return 1 if any(codes) else 0
+
+
+def _set_environment(folder: Path) -> None:
+    """What tests and lessons inherit: a refuted claim is counted and does not stop its lesson, no bars, nobody's files.
+
+    The cache needs platformdirs to find its place; without it the data are drawn into a folder for this run.
+    """
+    os.environ |= {"LABKIT_STRICT": "0", "LABKIT_QUIET": "1", "LABKIT_HOME": str(folder / "home")}
+    if find_spec("platformdirs") is None:
+        os.environ.setdefault("LABKIT_CACHE", str(folder / "cache"))
+
+
+def _tests(left_s: float) -> tuple[Row, int]:
+    """Run the tests that are marked gpu; the files without one are not even imported, for they may need Jupyter."""
+    begin = time.perf_counter()
+    folder = course.root() / "tests"
+    files = sorted(path for path in folder.glob("test_*.py") if "mark.gpu" in path.read_text(encoding="utf-8"))
+    if not files:
+        return ("tests", hardware.tier(), "there are none", "0.0"), 0
+    marked = ["-m", "gpu or gpu2", "-W", "default"]  # what another version of torch warns of is no fault of ours
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "jaxtyping", *marked, *map(str, files)]
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # nor is what else may be installed there
+    try:
+        code = subprocess.run(command, cwd=course.root(), env=alone, timeout=min(left_s, _TESTS_S)).returncode
+        how = "passed" if code == 0 else f"failed: pytest's exit code {code}"
+    except subprocess.TimeoutExpired:
+        code, how = 1, "ended at their limit"
+    if code == 0 and hardware.tier() == "cpu":
+        how = "skipped: they need a GPU"
+    return ("tests", hardware.tier(), how, f"{time.perf_counter() - begin:.1f}"), code
+
+
+def _lesson_runner(lesson: course.Lesson, record: bool):
+    """A function from the seconds left to the row and exit code of one lesson."""
+    from labkit.run import run
+
+    def work(left_s: float) -> tuple[Row, int]:
+        if left_s < 1:
+            return (lesson.name, hardware.tier(), "not run: no time was left", "0.0"), 1
+        print(f"\n---- {lesson.name}", flush=True)
+        outcome = run(lesson, record=record, limit_s=min(left_s, _LESSON_S))
+        if outcome.code == 130:
+            raise KeyboardInterrupt
+        made = outcome.claims
+        held = f"{made.get('held', 0)} of {sum(made.values())}"
+        more = [f"{made[status]} {status}" for status in ("undecided", "refuted") if made.get(status)]
+        figures = ", ".join([held, *more]) if not outcome.why else outcome.why
+        return (lesson.name, hardware.tier(), figures, f"{outcome.seconds:.1f}"), outcome.code
+
+    return work
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
