@@ -85,12 +85,14 @@ class _Rounded(torch.autograd.Function):
     """A tensor rounded to a format, on the way forward and its gradient on the way back."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, to: Format) -> Tensor:  # noqa: ANN001
+    def forward(ctx, x: Tensor, to: Format) -> Tensor:
+        """The tensor, rounded."""
         ctx.to = to
         return _rounded(x, to)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # noqa: ANN001
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        """Its gradient, rounded."""
         return _rounded(gradient, ctx.to), None
 
 
