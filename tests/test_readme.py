@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit import course
+from labkit import course, repro
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -17,6 +17,21 @@ def test_every_lesson_has_a_row_under_its_own_title():
     for lesson in course.lessons():
         title = lesson.title.split(":")[0]
         assert f"| [{lesson.number} {title}](notebooks/{lesson.name}.ipynb) |" in README
+
+
+def _gpus_of(lesson: course.Lesson) -> set[str]:
+    """The names of the machines with a GPU that recorded a lesson."""
+    return {made.hardware for made in repro.recordings(lesson.name) if made.manifest["hardware"]["gpus"]}
+
+
+@pytest.mark.parametrize("lesson", course.lessons(), ids=lambda lesson: lesson.name)
+def test_a_lesson_ran_on_the_gpus_that_recorded_it_and_no_other(lesson):
+    (row,) = [line for line in README.splitlines() if f"(notebooks/{lesson.name}.ipynb)" in line]
+    one, two = (cell.strip() for cell in row.split("|")[-3:-1])
+    ran = _gpus_of(lesson)
+    for cell in (one, two):
+        assert cell in ("not yet run", "not needed") or any(name in cell for name in ran)
+    assert not ran or "not yet run" not in one
 
 
 def test_no_lesson_is_promised_that_is_not_there():
@@ -30,15 +45,15 @@ def test_links_lead_somewhere(path):
 
 
 def test_make_targets_exist():
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"(?:^|`)make ([a-z]+)", README, re.MULTILINE))
-    assert {"lab", "test", "quick"} <= named <= targets
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make\s([a-z-]+)", README, re.MULTILINE))
+    assert {"lab", "test", "quick", "gpu-check"} <= named <= targets
 
 
 def test_labkit_commands_exist():
     done = subprocess.run([sys.executable, "-m", "labkit.cli", "--help"], capture_output=True, text=True, check=True)
     named = set(re.findall(r"(?:`|bin/)labkit ([a-z]+)", README))
-    assert {"run", "lab", "doctor", "build", "progress"} <= named
+    assert {"run", "lab", "doctor", "build", "progress", "record"} <= named
     assert all(re.search(rf"\b{name}\b", done.stdout) for name in named)
 
 
