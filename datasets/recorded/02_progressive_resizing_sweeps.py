@@ -21,7 +21,7 @@ from labkit import models, repro, resize, train
 from labkit.data import docs, glyphs
 
 LESSON = "02_progressive_resizing_sweeps"
-PEAKS, TEXT_PEAKS = (0.05, 0.1, 0.2, 0.4, 0.8), (0.0025, 0.005, 0.01, 0.02)
+PEAKS, TEXT_PEAKS = (0.1, 0.2, 0.4, 0.8, 1.6), (0.005, 0.01, 0.02, 0.04)
 TUNING_SEED, SEEDS = 0, (101, 102, 103)
 
 
