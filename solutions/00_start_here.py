@@ -30,7 +30,7 @@ from statistics import mean, median, quantiles
 
 import torch
 
-from labkit import attempt, check, claim, plot, predict, reveal
+from labkit import attempt, check, claim, plot, predict, record, reveal
 from labkit.hardware import device, machine
 from labkit.show import show, varying_text
 from labkit.units import format_bytes, format_s
@@ -206,6 +206,15 @@ claim(
     holds=first > 3 * later,
     evidence=f"first {format_s(first)}, later {format_s(later)}: {first / later:.0f} times",
 )
+
+# %% [markdown]
+# How is it on other machines? Your figures stand in the first row. Below it stands every machine that has *recorded*
+# this lesson, with the day; the files are in `datasets/recorded/`. The two ratios are the lesson so far: how far a
+# stopwatch is off that does not wait, and one that times the first call.
+
+# %%
+ratios = {"waiting / not waiting": too_small, "first call / later call": first / later}
+record("00", "the stopwatch that is off", ratios)
 
 # %% [markdown]
 # ### One number from many
