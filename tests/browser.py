@@ -84,12 +84,15 @@ class Lab:
 
 
 @contextmanager
-def lab(folder: Path, lesson: str) -> Iterator[Lab]:
-    """`labkit lab` on a copy of the course made in `folder`, with settings, progress and a port of its own."""
+def lab(folder: Path, lesson: str, budget: str | None = None) -> Iterator[Lab]:
+    """`labkit lab` on a copy of the course made in `folder`, with settings, progress and a port of its own.
+
+    budget: that of its kernels, where it is not the one of this process.
+    """
     course = folder / "course"
     for name in COURSE:
         shutil.copytree(ROOT / name, course / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
-    env = _environment(folder)
+    env = _environment(folder) | ({"LABKIT_BUDGET": budget} if budget else {})
     token = secrets.token_hex(16)
     command = [sys.executable, "-m", "labkit.cli", "lab", lesson, *_OPTIONS, f"--IdentityProvider.token={token}"]
     with (folder / "server.log").open("wb") as log:

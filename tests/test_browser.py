@@ -1,7 +1,8 @@
-"""What a learner does with lesson 01, in a real browser: run all, predict, fail an exercise, solve it, in both themes.
+"""What a learner does with a lesson, in a real browser: run all, predict, fail an exercise, solve it, in both themes.
 
-One JupyterLab and one page serve all tests here, in the order of the file. Pictures of what the browser showed are kept
-in screenshots/. One of them, lesson.png, is the README's: copy it to tests/pictures/ where that should be renewed.
+Lesson 01 runs in full and is worked on; the others run on a smoke budget. One JupyterLab and one page serve all tests
+of a lesson, in the order of the file. Pictures of what the browser showed are kept in screenshots/. One of them,
+lesson.png, is the README's: copy it to tests/pictures/ where that should be renewed.
 """
 
 import ast
@@ -13,40 +14,51 @@ import browser
 import pytest
 from playwright.sync_api import expect
 
+from labkit import course
 from labkit.repro import budget
 
 pytestmark = pytest.mark.browser
 
-LESSON = "01"
-EXERCISES = import_module(f"labkit.checks.nb{LESSON}").EXERCISES
-WRONG = import_module(f"wrong_answers.nb{LESSON}").WRONG
+WORKED_ON = "01"
+NUMBERS = [WORKED_ON, *(lesson.number for lesson in course.lessons() if lesson.number != WORKED_ON)]
 PICTURES = browser.ROOT / "screenshots"
 READABLE = 4.5  # the contrast that WCAG 2.2 asks of text, criterion 1.4.3
 
 
+@pytest.fixture(scope="module", params=NUMBERS)
+def lesson(request):
+    """The number of the lesson."""
+    return request.param
+
+
+def exercises(lesson):
+    """The exercises of a lesson."""
+    return import_module(f"labkit.checks.nb{lesson}").EXERCISES
+
+
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def lab(lesson, tmp_path_factory):
     """A JupyterLab for this lesson; its log goes to screenshots/ when it ends."""
     if browser.chromium() is None:
         pytest.skip(browser.NEEDS)
     PICTURES.mkdir(exist_ok=True)
     folder = tmp_path_factory.mktemp("lab")
     try:
-        with browser.lab(folder, LESSON) as running:
+        with browser.lab(folder, lesson, None if lesson == WORKED_ON else "smoke") as running:
             yield running
     finally:
-        (folder / "server.log").replace(PICTURES / "server.log")
+        (folder / "server.log").replace(PICTURES / f"server-{lesson}.log")
 
 
 @pytest.fixture(scope="module")
-def opened(lab, tmp_path_factory):
-    """The notebook that `labkit lab 01` opens, run from top to bottom."""
+def opened(lab, lesson, tmp_path_factory):
+    """The notebook that `labkit lab NN` opens, run from top to bottom."""
     with browser.browser_page(tmp_path_factory.mktemp("browser")) as page:
         try:
             notebook = browser.Notebook(page, lab)
             notebook.run_all()
         except browser.Error:
-            page.screenshot(path=PICTURES / "not-run.png")
+            page.screenshot(path=PICTURES / f"not-run-{lesson}.png")
             raise
         yield notebook
 
@@ -73,12 +85,13 @@ def filled(stub, fn):
     return "\n".join([*head, *body(fn)])
 
 
-def test_run_all_goes_through_the_untouched_notebook(notebook, lab):
-    assert re.search(rf"/lab/tree/notebooks/{LESSON}_\w+\.ipynb$", notebook.page.url), "what labkit lab opens"
+def test_run_all_goes_through_the_untouched_notebook(notebook, lab, lesson):
+    assert re.search(rf"/lab/tree/notebooks/{lesson}_\w+\.ipynb$", notebook.page.url), "what labkit lab opens"
     assert not notebook.faults(), "no traceback, and nothing on stderr"
     assert not [text for text in notebook.outputs() if "✗" in text], "no claim is refuted, no check has failed"
-    assert budget() == "smoke" or any(text.startswith("✓") for text in notebook.outputs()), "claims hold"
-    for exercise in EXERCISES:
+    smoke = lesson != WORKED_ON or budget() == "smoke"
+    assert smoke or any(text.startswith("✓") for text in notebook.outputs()), "claims hold"
+    for exercise in exercises(lesson):
         expect(notebook.cell(f"check({exercise.name})")).to_contain_text(f"{exercise.number} · {exercise.name} · not")
         assert f"· {exercise.number}" in lab.labkit("progress")
 
@@ -102,9 +115,10 @@ def test_predictions_are_set_with_the_keyboard(notebook):
         assert float(guess) == pytest.approx(float(readout.inner_text().replace(",", "")), rel=0.01)
 
 
-def test_an_exercise_is_solved_by_typing(notebook, lab):
-    exercise = EXERCISES[0]
-    _, wrong, complaint = WRONG[exercise.number][0]
+@pytest.mark.parametrize("lesson", [WORKED_ON], indirect=True, scope="module")
+def test_an_exercise_is_solved_by_typing(notebook, lab, lesson):
+    exercise = exercises(lesson)[0]
+    _, wrong, complaint = import_module(f"wrong_answers.nb{lesson}").WRONG[exercise.number][0]
     answer, verdict = notebook.cell(f"def {exercise.name}("), notebook.cell(f"check({exercise.name})")
     stub = notebook.code(answer)
     for fn, mark, message in ((wrong, "✗", complaint), (exercise.reference, "✓", "right")):
@@ -123,15 +137,15 @@ def test_an_exercise_is_solved_by_typing(notebook, lab):
 
 
 @pytest.mark.parametrize("theme", browser.THEMES)
-def test_every_output_can_be_read(notebook, theme, capsys):
+def test_every_output_can_be_read(notebook, theme, lesson, capsys):
     notebook.set_theme(theme)
     figure = notebook.page.locator(".jp-CodeCell").filter(has=notebook.page.locator("img")).last
     shown = {"figure": figure, "prediction": notebook.cell("predict("), "check": notebook.cell("check(")}
     for what, cell in shown.items():
-        cell.first.screenshot(path=PICTURES / f"{what}-{theme}.png")
+        cell.first.screenshot(path=PICTURES / f"{what}-{theme}-{lesson}.png")
     contrasts = notebook.contrasts()
     assert any("Exercise" in text for text, _ in contrasts), "verdicts are among the outputs"
     assert any("Your guess" in text for text, _ in contrasts), "so are the controls"
     assert not [pair for pair in contrasts if pair[1] < READABLE]
     with capsys.disabled():
-        print(f"\nPictures of lesson {LESSON} in the {theme} theme: {PICTURES}")
+        print(f"\nPictures of lesson {lesson} in the {theme} theme: {PICTURES}")
