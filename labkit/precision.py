@@ -1,15 +1,17 @@
 """A training step in a narrow format: autocast, a loss scaler, and the formats that this machine lacks, emulated."""
 
+import copy
 import math
 from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 
-from labkit.formats import Format, round_to
+from labkit.formats import Format, round_to, scaled_round
 from labkit.train import mean_cross_entropy
 
 
@@ -126,4 +128,37 @@ def emulate(model: nn.Module, to: Format) -> nn.Module:
                 parametrize.register_parametrization(layer, name, _RoundedWeight(to))
         layer.register_forward_pre_hook(lambda _layer, given: tuple(_Rounded.apply(x, to) for x in given))
         layer.register_forward_hook(lambda _layer, _given, out: _Rounded.apply(out, to))
+    return model
+
+
+def gradients_of(model: nn.Module, inputs: Tensor, targets: Tensor) -> Float[Tensor, "N"]:
+    """The gradients that flow back through the model: of the mean loss by every layer's output, in one vector.
+
+    The gradients of its weights are added to theirs, as by any backward.
+    """
+    caught = []
+
+    def keep(_layer: nn.Module, _given: tuple, out: Tensor) -> None:
+        out.register_hook(caught.append)
+
+    layers = [layer for layer in model.modules() if not list(layer.children())]
+    hooks = [layer.register_forward_hook(keep) for layer in layers]
+    mean_cross_entropy(model(inputs), targets).backward()
+    for hook in hooks:
+        hook.remove()
+    return torch.cat([gradient.flatten() for gradient in caught])
+
+
+def rounded_weights(model: nn.Module, to: Format, *, block: int | None = None, scales: str = "fp32") -> nn.Module:
+    """A copy of the model whose linear and convolution weights went through `scaled_round`.
+
+    Each output's weights are one row, padded with zeros to whole blocks.
+    """
+    model = copy.deepcopy(model)
+    for layer in model.modules():
+        if isinstance(layer, (nn.Linear, nn.Conv2d)):
+            rows = layer.weight.detach().flatten(1)
+            padded = functional.pad(rows, (0, -rows.shape[1] % (block or 1)))
+            back = scaled_round(padded, to, block=block, scales=scales)[:, : rows.shape[1]]
+            layer.weight.data.copy_(back.reshape(layer.weight.shape))
     return model

@@ -16,7 +16,7 @@ LAYERS = (
     {"units", "hardware", "course", "show"},
     {"repro", "measure", "data", "formats", "models", "deadline", "ambient", "describe", "compare"},
     {"train", "precision", "resize", "figure"},
-    {"plot", "widgets", "progress", "judge", "checker", "checks", "recording", "claims"},
+    {"plot", "plot_formats", "widgets", "explorer", "progress", "judge", "checker", "checks", "recording", "claims"},
     {"build", "execute", "doctor", "program", "run", "gpu_check", "cli"},
 )
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}

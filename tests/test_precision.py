@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from labkit import models, precision, train
-from labkit.formats import BF16, FP16
+from labkit.formats import BF16, E2M1, E4M3, FP16, scaled_round
 from labkit.precision import LossScaler
 
 
@@ -142,3 +142,31 @@ def test_emulated_layers_see_and_give_numbers_of_the_format():
     assert torch.equal(out, out.half().float())
     assert torch.equal(changed[0].weight, layer.weight.half().float())
     assert not x.grad.any(), "a gradient of 1e-9 is zero in fp16"
+
+
+def test_the_gradients_that_flow_back_are_those_of_every_layers_output():
+    layer = nn.Linear(3, 2)
+    model = nn.Sequential(layer, nn.ReLU())
+    x, y = torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1])
+    middle = layer(x).detach().requires_grad_()
+    out = middle.relu()
+    out.retain_grad()
+    train.mean_cross_entropy(out, y).backward()
+    flowing = precision.gradients_of(model, x, y)
+    expected = torch.cat([out.grad.flatten(), middle.grad.flatten()])
+    torch.testing.assert_close(flowing.sort().values, expected.sort().values)
+    model(x).sum().backward()
+    assert len(flowing) == 20, "the hooks are gone"
+
+
+@pytest.mark.parametrize(("to", "block", "scales"), [(E4M3, None, "fp32"), (E2M1, 32, "e8m0"), (E2M1, 16, "e4m3")])
+def test_weights_are_rounded_row_by_row_in_a_copy(task, to, block, scales):
+    model = task[0]
+    before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    back = precision.rounded_weights(model, to, block=block, scales=scales)
+    assert torch.equal(nn.utils.parameters_to_vector(model.parameters()), before)
+    wide, narrow = model[-1].weight, back[-1].weight  # rows of 128: nothing is padded
+    assert torch.equal(narrow, scaled_round(wide.detach(), to, block=block, scales=scales))
+    first = (model[0].weight - back[0].weight).abs()  # rows of 9
+    assert 0 < first.max() < 0.5 * model[0].weight.abs().max()
+    assert torch.equal(back[0].bias, model[0].bias)
