@@ -39,6 +39,7 @@ def ranges(values: Mapping[str, Float[Tensor, "N"]], formats: Sequence[Format], 
         spans.set_yticklabels([each.name for each in formats])
         spans.xaxis.set_major_formatter(lambda power, _: f"$2^{{{power:.0f}}}$")
         spans.grid(axis="y", visible=False)
+        spans.tick_params(axis="y", length=0, pad=10)
 
     names = ", ".join(each.name for each in formats)
     alt = sentence(title, f"sizes of {', '.join(values)} above the ranges of {names}")
