@@ -261,7 +261,7 @@ def _judge_ways(fn: Callable, exercise: Exercise, clock: _Clock) -> list[str]:
         with _learners():
             cause = clock.run(lambda judge=judge: judge(fn))
         if cause is not None:
-            missed = {"mechanism": "not in the way asked for", "bar": "over the bar"}[name]
+            missed = {"mechanism": "not in the way asked for", "bar": "short of the bar"}[name]
             raise _Wrong(f"right results, but {missed}", likely=cause)
         said.append({"mechanism": "in the way asked for", "bar": "within its bar"}[name])
     return said

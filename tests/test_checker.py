@@ -330,7 +330,7 @@ class _Counted:
 
 def test_a_bar_is_judged_in_a_full_run_only(monkeypatch):
     exercise = replace(SCALE, bar=lambda fn: "It took 3 times as long.")
-    assert "over the bar" in judge(scale, exercise).message
+    assert "short of the bar" in judge(scale, exercise).message
     monkeypatch.setattr("labkit.judge.budget", lambda: "smoke")
     assert judge(scale, exercise).message == "all 2 cases right, its bar is left for a full run"
 

@@ -1,5 +1,6 @@
 """The checks of lesson 02: the plan, the FLOPs of a picture, and a run that beats full size in the same session."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
@@ -51,6 +52,13 @@ def _rounds_to_nearest(n_epochs: int, small: int, full: int, n_last: int, multip
     return [round(size / multiple) * multiple for size in growing] + [full] * n_last
 
 
+def _rounds_the_growth_only(n_epochs: int, small: int, full: int, n_last: int, multiple: int) -> list[int]:
+    """The mistake of rounding what is added to the small size, and not the sum."""
+    n_growing = n_epochs - n_last
+    growing = [small + (full - small) * epoch // n_growing // multiple * multiple for epoch in range(n_growing)]
+    return growing + [full] * n_last
+
+
 def train_flops(convs: Sequence[Conv], head: tuple[int, int], size: int) -> int:
     """FLOPs to train on one picture of size x size pixels: forward, and backward to weights and inputs.
 
@@ -92,6 +100,20 @@ def _floor_sides(convs: Sequence[Conv], head: tuple[int, int], size: int) -> int
     rounded = [(c_in, c_out, kernel, shrink, size // shrink) for c_in, c_out, kernel, shrink in convs]
     forward = [2 * c_in * c_out * kernel**2 * side**2 for c_in, c_out, kernel, _, side in rounded]
     return 3 * (sum(forward) + 2 * head[0] * head[1]) - forward[0]
+
+
+def _shrinks_again(convs: Sequence[Conv], head: tuple[int, int], size: int) -> int:
+    """The mistake of reading each row's shrink as one from the row before."""
+    factor, rows = 1, []
+    for c_in, c_out, kernel, shrink in convs:
+        factor *= shrink
+        rows.append((c_in, c_out, kernel, factor))
+    return train_flops(rows, head, size)
+
+
+def _head_forward_only(convs: Sequence[Conv], head: tuple[int, int], size: int) -> int:
+    """The mistake of forgetting the way back of the last layer."""
+    return train_flops(convs, head, size) - 4 * head[0] * head[1]
 
 
 def growing(loader: resize.Loader, n_epochs: int) -> Iterator[Batch]:
@@ -179,7 +201,8 @@ def _beats_full_size(fn: Callable) -> str | None:
     if SOONER > ratio > 1.05:  # close enough that another program may have slowed one of the two
         ratio = max(ratio, trained(_all_full)[1] / trained(fn)[1])
     if ratio < SOONER:
-        return f"It is {ratio:.2f} times as fast as full size throughout, and {SOONER} is asked for: grow later."
+        shown = math.floor(100 * ratio) / 100  # never 1.20 where 1.2 was missed
+        return f"It is {shown:.2f} times as fast as full size throughout, and {SOONER} is asked for: grow later."
     return None
 
 
@@ -194,6 +217,7 @@ EXERCISES = (
             ("The way up already ends at full size: divide by the number of growing epochs.", _reaches_full_too_soon),
             ("The last epochs are rounded too: they keep the full size as it is.", _rounds_the_full_size),
             ("Rounded to the nearest multiple: round down.", _rounds_to_nearest),
+            ("What is added is rounded, and not the sum: small need be no multiple.", _rounds_the_growth_only),
         ),
         points=3,
         hints=(
@@ -212,6 +236,8 @@ EXERCISES = (
             ("That is the way forward only: the way back costs up to twice as much again.", _forward_only),
             ("Three times forward is a little too much: nobody needs the gradient of a picture.", _three_times_forward),
             ("A side is rounded up: 37 pixels halved are 19.", _floor_sides),
+            ("shrink counts from the picture, not from the row before.", _shrinks_again),
+            ("The head has a way back too, to its weights and to its inputs.", _head_forward_only),
         ),
         points=4,
         hints=(

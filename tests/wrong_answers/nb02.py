@@ -33,6 +33,12 @@ def forgets_to_round(n_epochs, small, full, n_last, multiple):
     return [small + (full - small) * epoch // n for epoch in range(n)] + [full] * n_last
 
 
+def rounds_the_growth_only(n_epochs, small, full, n_last, multiple):
+    n = n_epochs - n_last
+    sizes = [small + (full - small) * epoch // n // multiple * multiple for epoch in range(n)]
+    return sizes + [full] * n_last
+
+
 def rounds_to_nearest(n_epochs, small, full, n_last, multiple):
     n = n_epochs - n_last
     sizes = [small + (full - small) * epoch // n for epoch in range(n)]
@@ -108,6 +114,21 @@ def hands_on_epochs_instead_of_batches(loader, n_epochs):
     return [loader.epoch(loader.full) for _ in range(n_epochs)]
 
 
+def shrinks_from_row_to_row(convs, head, size):
+    side, total, first = size, 0, None
+    for c_in, c_out, kernel, shrink in convs:
+        side = -(-side // shrink)
+        flops = 2 * c_in * c_out * kernel**2 * side**2
+        first = flops if first is None else first
+        total += flops
+    return 3 * (total + 2 * head[0] * head[1]) - first
+
+
+def head_forward_only(convs, head, size):
+    forward = [2 * c_in * c_out * kernel**2 * (-(-size // shrink)) ** 2 for c_in, c_out, kernel, shrink in convs]
+    return 3 * sum(forward) - forward[0] + 2 * head[0] * head[1]
+
+
 WRONG = {
     "2.1": [
         ("divides by zero", divides_by_zero, "ZeroDivisionError"),
@@ -116,6 +137,7 @@ WRONG = {
         ("rounds the full size", rounds_the_full_size, "keep the full size as it is"),
         ("forgets to round", forgets_to_round, "wrong result"),
         ("rounds to the nearest", rounds_to_nearest, "round down"),
+        ("rounds the growth only", rounds_the_growth_only, "and not the sum"),
         ("yields instead of returning", yields_the_sizes, "list"),
     ],
     "2.2": [
@@ -123,6 +145,8 @@ WRONG = {
         ("a gradient for the picture", a_gradient_for_the_picture, "the gradient of a picture"),
         ("one FLOP a multiply-add", one_flop_a_multiply_add, "2 times too small"),
         ("sides rounded down", rounds_sides_down, "A side is rounded up"),
+        ("shrinks from row to row", shrinks_from_row_to_row, "not from the row before"),
+        ("the head has no way back", head_forward_only, "The head has a way back"),
         ("every layer at full size", every_layer_at_full_size, "Add up"),
         ("the head is forgotten", forgets_the_head, "Add up"),
     ],
