@@ -58,7 +58,7 @@ quick:
 
 # The Python that has torch: the one named, else that of make lab, else the machine's own.
 gpu-check:
-	@$(if $(findstring file,$(origin PYTHON)),$(or $(wildcard $(PY)),$(PYTHON)),$(PYTHON)) -m labkit.gpu_check
+	@"$(or $(if $(findstring file,$(origin PYTHON)),,$(PYTHON)),$(wildcard $(PY)),python3)" -m labkit.gpu_check
 
 build:
 	$(call install,lab$(COMMA)test)

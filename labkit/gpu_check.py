@@ -6,7 +6,10 @@ it does the same on the CPU, which is how its own path is tested. The exit code 
 came to its end and no claim was refuted.
 """
 
+import contextlib
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +22,8 @@ from labkit.show import lenient_streams, table
 
 LIMIT_S = 480.0  # for all of it
 _TESTS_S, _LESSON_S = 120.0, 180.0  # for the tests, and for one lesson: nobody may use up the time of the others
+_GRACE_S = 12.0  # what it can take to end a lesson that does not want to end
+_MARKED = re.compile(r"^[^#\n]*pytest\.mark\.gpu", re.MULTILINE)
 _NEEDED = ("torch", "numpy", "matplotlib", "tqdm", "jaxtyping", "beartype", "pytest")
 Row = tuple[str, str, str, str]
 
@@ -41,11 +46,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         _set_environment(Path(folder))
         rows, codes = [], []
-        for work in (_tests, *(_lesson_runner(lesson, record) for lesson in lessons)):
-            row, code = work(LIMIT_S - (time.perf_counter() - begin))
-            rows.append(row)
-            codes.append(code)
+        with contextlib.suppress(KeyboardInterrupt):
+            for work in (_tests, *(_lesson_runner(lesson, record) for lesson in lessons)):
+                row, code = work(LIMIT_S - _GRACE_S - (time.perf_counter() - begin))
+                rows.append(row)
+                codes.append(code)
     table(["", "tier", "claims held", "seconds"], rows, caption=f"In {time.perf_counter() - begin:.0f} s:")
+    if len(rows) <= len(lessons):
+        print("Interrupted: what is not in the table was not run.", file=sys.stderr)
+        return 130
     return 1 if any(codes) else 0
 
 
@@ -63,20 +72,30 @@ def _tests(left_s: float) -> tuple[Row, int]:
     """Run the tests that are marked gpu; the files without one are not even imported, for they may need Jupyter."""
     begin = time.perf_counter()
     folder = course.root() / "tests"
-    files = sorted(path for path in folder.glob("test_*.py") if "mark.gpu" in path.read_text(encoding="utf-8"))
+    files = sorted(path for path in folder.glob("test_*.py") if _MARKED.search(path.read_text(errors="replace")))
     if not files:
         return ("tests", hardware.tier(), "there are none", "0.0"), 0
     marked = ["-m", "gpu or gpu2", "-W", "default"]  # what another version of torch warns of is no fault of ours
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "jaxtyping", *marked, *map(str, files)]
     alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # nor is what else may be installed there
-    try:
-        code = subprocess.run(command, cwd=course.root(), env=alone, timeout=min(left_s, _TESTS_S)).returncode
-        how = "passed" if code == 0 else f"failed: pytest's exit code {code}"
-    except subprocess.TimeoutExpired:
-        code, how = 1, "ended at their limit"
+    code = _code_of(command, alone, min(left_s, _TESTS_S))
+    how = {0: "passed", None: "ended at their limit"}.get(code, f"failed: pytest's exit code {code}")
     if code == 0 and hardware.tier() == "cpu":
         how = "skipped: they need a GPU"
-    return ("tests", hardware.tier(), how, f"{time.perf_counter() - begin:.1f}"), code
+    return ("tests", hardware.tier(), how, f"{time.perf_counter() - begin:.1f}"), 1 if code is None else code
+
+
+def _code_of(command: list[str], env: dict[str, str], limit_s: float) -> int | None:
+    """The exit code of a command; None where its time was up, and then whatever it has started is ended too."""
+    group = {"start_new_session": True} if os.name != "nt" else {}
+    with subprocess.Popen(command, cwd=course.root(), env=env, **group) as running:
+        try:
+            return running.wait(max(limit_s, 0.0))
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with contextlib.suppress(OSError):
+                os.killpg(running.pid, signal.SIGKILL) if group else running.kill()
 
 
 def _lesson_runner(lesson: course.Lesson, record: bool):
@@ -104,3 +123,6 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:  # whoever read the output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

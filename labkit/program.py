@@ -137,7 +137,7 @@ def _executed(source: Path) -> Iterator[dict]:
 def _verdict(failure: BaseException | None, source: Path, note: dict, seconds: float, record: bool) -> tuple[int, dict]:
     """Say how the run ended; returns the exit code, and what the parent should know."""
     if failure is None:
-        return _summary(source.stem, seconds, record)
+        return _summary(source, seconds, record)
     if isinstance(failure, KeyboardInterrupt):
         print(f"Interrupted {where(note)}.", file=sys.stderr)
         return INTERRUPTED, {"why": f"interrupted {where(note)}"}
@@ -152,7 +152,7 @@ def _verdict(failure: BaseException | None, source: Path, note: dict, seconds: f
     return 1, {"why": f"{type(failure).__name__} {where(note)}"}
 
 
-def _summary(lesson: str, seconds: float, record: bool) -> tuple[int, dict]:
+def _summary(source: Path, seconds: float, record: bool) -> tuple[int, dict]:
     """Print how many claims held; the code is 1 if one was refuted, else 0."""
     claims = sys.modules.get("labkit.claims")
     made = claims.results() if claims else ()
@@ -163,18 +163,19 @@ def _summary(lesson: str, seconds: float, record: bool) -> tuple[int, dict]:
     how = {"claims": dict(counts)}
     if record:
         try:
-            how["recorded"] = _written(lesson, list(made), seconds)
+            how["recorded"] = _written(source, list(made), seconds)
         except (OSError, course.CourseError) as error:
             print(f"Nothing was recorded: {error}", file=sys.stderr)
             return 1, how | {"why": f"nothing was recorded: {error}"}
     return (1 if refuted else 0), how
 
 
-def _written(lesson: str, claims: list, seconds: float) -> str:
-    """Write the lesson's recording and say so; returns its path within the course."""
+def _written(source: Path, claims: list, seconds: float) -> str:
+    """Write the lesson's recording and say so; returns its path within the course, wherever the lesson has gone to."""
     from labkit import recording
 
-    path = recording.write(lesson, claims, seconds).relative_to(course.root()).as_posix()
+    root = source.parents[1]
+    path = recording.write(source.stem, claims, seconds, root=root).relative_to(root).as_posix()
     print(f"wrote {path}", flush=True)
     return path
 

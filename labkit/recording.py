@@ -9,83 +9,117 @@ from labkit import course, hardware, repro
 from labkit.show import show, varying_html, varying_text
 
 Figure = float | int | str
-_figures: dict[str, dict[str, Figure]] = {}
+_figures: dict[tuple[str, str], dict[str, Figure]] = {}
 
 
 def record(lesson: str, name: str, figures: Mapping[str, object]) -> None:
     """Show what was just measured in a table: a row for this machine, a row for every recording of the lesson.
 
-    lesson: its number, `02`. name: what was measured. figures: numbers and short texts under headings with their units,
-    the same on every machine; where `labkit record` runs the lesson they are kept under `name`.
-    ValueError: no figures, or one that is no text and no finite number.
+    lesson: its number, `02`. name: what was measured; a second call under it replaces the first. figures: numbers and
+    short texts under headings with their units, the same on every machine; `labkit record` keeps them.
+    ValueError: no name, no figures, or one that is no text and no finite number.
     """
-    plain = {heading: _plain(name, heading, figure) for heading, figure in figures.items()}
-    if not plain:
-        raise ValueError(f"There is nothing to record under {name!r}: give at least one figure.")
-    _figures[name] = plain
+    if not isinstance(name, str) or not name.strip() or not figures:
+        raise ValueError(f"There is nothing to record under {name!r}: give a name and at least one figure.")
+    plain = {str(heading): _plain(name, heading, figure) for heading, figure in figures.items()}
+    _figures[lesson, name] = plain
     budget = "" if repro.budget() == "full" else ", smoke budget"
     rows = [[f"this machine, now{budget}", *map(_shown, plain.values())]]
-    for made in recordings(lesson):
-        held = made.results.get("figures", {}).get(name, {})
-        if held:
-            cells = [_shown(held[heading]) if heading in held else "" for heading in plain]
-            rows.append([f"{made.hardware}, {made.date}", *cells])
-    _show_rows(name, list(plain), rows)
+    known, notes = recordings(lesson)
+    for made in known:
+        held = _figures_of(made, name)
+        if held.keys() & plain.keys():
+            rows.append([f"{made.hardware}, {made.date}", *(_shown(held.get(heading, "")) for heading in plain)])
+    if len(rows) == 1:
+        notes = ["No other machine has recorded this yet.", *notes]
+    _show_rows(name, list(plain), rows, notes)
 
 
-def recordings(lesson: str) -> list[repro.Recording]:
-    """What `labkit record` wrote for a lesson on any machine; nothing for a notebook that stands away from the course.
+def recordings(lesson: str) -> tuple[list[repro.Recording], list[str]]:
+    """What `labkit record` wrote for a lesson on any machine, and a sentence for each file that is no recording.
 
-    CourseError: a file among them that is no recording.
+    Nothing for a notebook that stands away from its course.
     """
+    known, notes = [], []
     try:
-        name = course.find(lesson).name
+        files = repro.recording_files(course.find(lesson).name)
     except course.CourseError:
-        return []
-    return repro.recordings(name)
+        return [], []
+    for path in files:
+        try:
+            known.append(repro.read_recording(path))
+        except course.CourseError as error:
+            notes.append(str(error))
+    return known, notes
 
 
 def verdicts(claim: str) -> list[str]:
     """What became of a claim wherever it was recorded, a line a machine: `✓ recorded on Tesla T4, 2026-11-30: ...`."""
     marks, lines = {"held": "✓", "refuted": "✗"}, []
     try:
-        known = [made for lesson in course.lessons() for made in repro.recordings(lesson.name)]
+        numbers = [lesson.number for lesson in course.lessons()]
     except course.CourseError:
         return []
-    for made in known:
-        for held in made.results.get("claims", []):
-            if held["text"] == claim and held["status"] in marks:
-                figures = "; ".join(held["evidence"].splitlines())
-                lines.append(f"{marks[held['status']]} recorded on {made.hardware}, {made.date}: {figures}")
+    for number in numbers:
+        for made in recordings(number)[0]:
+            for held in _claims_of(made):
+                if held["text"] == claim and held["status"] in marks:
+                    figures = "; ".join(held["evidence"].splitlines())
+                    lines.append(f"{marks[held['status']]} recorded on {made.hardware}, {made.date}: {figures}")
     return lines
 
 
-def write(lesson: str, claims: list, seconds: float) -> Path:
-    """Write the figures and claims of a lesson such as `02_progressive_resizing`, run whole in this process."""
+def _figures_of(made: repro.Recording, name: str) -> dict[str, Figure]:
+    """The figures that a recording holds under a name; nothing of what another version may have kept there."""
+    named = made.results.get("figures")
+    held = named.get(name) if isinstance(named, dict) else None
+    return {key: each for key, each in held.items() if isinstance(each, Figure)} if isinstance(held, dict) else {}
+
+
+def _claims_of(made: repro.Recording) -> list[dict[str, str]]:
+    """The claims that a recording holds, those with a text, a status and evidence."""
+    claims = made.results.get("claims")
+    whole = [each for each in claims if isinstance(each, dict)] if isinstance(claims, list) else []
+    return [each for each in whole if all(isinstance(each.get(key), str) for key in ("text", "status", "evidence"))]
+
+
+def write(lesson: str, claims: list, seconds: float, *, root: Path | None = None) -> Path:
+    """Write the figures and claims of a lesson such as `02_progressive_resizing`, run whole in this process.
+
+    root: the course's folder. CourseError: figures that were recorded under another lesson's number.
+    """
     from labkit import data
 
-    results = {"tier": hardware.tier(), "seconds": round(seconds, 1), "claims": claims, "figures": _figures}
+    if strays := sorted({number for number, _ in _figures} - {lesson[:2]}):
+        raise course.CourseError(f"{lesson} has a record({strays[0]!r}, ...): it names another lesson.")
+    figures = {name: held for (_, name), held in _figures.items()}
+    results = {"tier": hardware.tier(), "seconds": round(seconds, 1), "claims": claims, "figures": figures}
     manifest = repro.manifest(command=f"labkit record {lesson[:2]}", data=data.loaded())
-    return repro.write_recording(lesson, results, manifest)
+    return repro.write_recording(lesson, results, manifest, root=root)
 
 
-def _plain(name: str, heading: str, figure: object) -> Figure:
+def _plain(name: str, heading: object, figure: object) -> Figure:
     """A figure as Python's own type; ValueError for what a recording cannot hold."""
-    plain = figure.item() if hasattr(figure, "item") else figure
-    if isinstance(plain, str) or (isinstance(plain, (int, float)) and isfinite(plain)):
+    try:
+        plain = figure.item() if hasattr(figure, "item") else figure
+    except (ValueError, RuntimeError):  # of more elements than one, or of none that can be read
+        plain = None
+    if isinstance(plain, (str, int)) or isinstance(plain, float) and isfinite(plain):
         return plain
     raise ValueError(f"{heading!r}, under {name!r}, is {figure!r}: a figure is a finite number or a short text.")
 
 
 def _shown(figure: Figure) -> str:
     """`12`, `0.916`, `31.2`: a whole number in full, any other with three significant digits."""
+    if isinstance(figure, bool):
+        return "yes" if figure else "no"
     if isinstance(figure, float):
-        return f"{figure:.3g}" if abs(figure) < 1000 else f"{figure:,.0f}"
+        return f"{figure:.3g}" if abs(figure) < 999.5 else f"{figure:,.0f}"
     return f"{figure:,}" if isinstance(figure, int) else figure
 
 
-def _show_rows(name: str, headings: list[str], rows: list[list[str]]) -> None:
-    """The table, its rows marked as what may differ from run to run."""
+def _show_rows(name: str, headings: list[str], rows: list[list[str]], notes: list[str]) -> None:
+    """The table with notes below it; rows and notes are marked as what may differ from run to run."""
     lines = [
         "   ".join([row[0], *(f"{heading} {cell}" for heading, cell in zip(headings, row[1:], strict=True) if cell)])
         for row in rows
@@ -95,7 +129,7 @@ def _show_rows(name: str, headings: list[str], rows: list[list[str]]) -> None:
         f'<tr><td style="text-align:left">{escape(row[0])}</td>{"".join(f"<td>{escape(c)}</td>" for c in row[1:])}</tr>'
         for row in rows
     )
-    alone = "" if len(rows) > 1 else "No other machine has recorded this yet."
+    below = "".join(f"<p>{escape(note)}</p>" for note in notes)
     html = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{varying_html(body)}</tbody></table>"
-    text = "\n".join([f"{name}:", varying_text("\n".join([*lines, alone] if alone else lines))])
-    show(text, f"<p>{escape(name[0].upper() + name[1:])}</p>{html}{varying_html(f'<p>{alone}</p>' if alone else '')}")
+    text = "\n".join([f"{name}:", varying_text("\n".join([*lines, *notes]))])
+    show(text, f"<p>{escape(name[0].upper() + name[1:])}</p>{html}{varying_html(below)}")

@@ -113,14 +113,17 @@ class Recording:
     manifest: dict
 
 
-def _folder() -> Path:
-    """Where recordings are kept."""
-    return course.root() / "datasets" / "recorded"
+def _folder(root: Path | None = None) -> Path:
+    """Where a course, by default the one around here, keeps its recordings."""
+    return (root or course.root()) / "datasets" / "recorded"
 
 
-def write_recording(lesson: str, results: Mapping, manifest: Mapping) -> Path:
-    """Write one recording under this machine's name, whole or not at all; an older one of the lesson is replaced."""
-    path = _folder() / hardware.machine().slug / f"{lesson}.json"
+def write_recording(lesson: str, results: Mapping, manifest: Mapping, *, root: Path | None = None) -> Path:
+    """Write one recording under this machine's name, whole or not at all; an older one of the lesson is replaced.
+
+    root: the course's folder, by default the one around here.
+    """
+    path = _folder(root) / hardware.machine().slug / f"{lesson}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(f".{os.getpid()}.tmp")
     text = json.dumps({"manifest": _plain(manifest), "results": _plain(results)}, indent=1, allow_nan=False)
@@ -133,15 +136,25 @@ def write_recording(lesson: str, results: Mapping, manifest: Mapping) -> Path:
 
 
 def recordings(lesson: str) -> list[Recording]:
-    """Every recording of a lesson such as `01_lr_warmup`, in the order of the hardware's names."""
-    return [_read(path) for path in sorted(_folder().glob(f"*/{lesson}.json"))]
+    """Every recording of a lesson such as `01_lr_warmup`, in the order of the hardware's names.
+
+    CourseError: a file among them that is no recording.
+    """
+    return [read_recording(path) for path in recording_files(lesson)]
 
 
-def _read(path: Path) -> Recording:
+def recording_files(lesson: str) -> list[Path]:
+    """The files that hold a lesson's recordings, in the order of the hardware's names; none outside a course."""
+    return sorted(_folder().glob(f"*/{lesson}.json"))
+
+
+def read_recording(path: Path) -> Recording:
     """The recording in `path`; a file that is not one is a CourseError naming it."""
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
         made = held["manifest"]
+        if not isinstance(held["results"], dict):
+            raise TypeError("its results are no dictionary")
         return Recording(
             hardware=made["hardware"]["name"], date=made["date"][:10], results=held["results"], manifest=made
         )

@@ -49,11 +49,13 @@ def run(lesson: Lesson, *, record: bool = False, limit_s: float | None = None) -
             code, ended_by = _wait(child, limit_s)
         last = _last(notes)
     seconds = time.perf_counter() - begin
-    if ended_by == "limit":
+    if ended_by == "limit" and last.get("ended", INTERRUPTED) == INTERRUPTED:
         why = f"ended after {seconds:.0f} s, its limit, {where(last)}"
-    elif "ended" in last:
+    elif "ended" in last and (ended_by or code == last["ended"]):  # a limit that came after the last cell is none
         told = {name: last[name] for name in ("claims", "why", "recorded") if name in last}
-        return Outcome(code=code, seconds=seconds, **told)
+        return Outcome(code=last["ended"], seconds=seconds, **told)
+    elif "ended" in last:
+        why = f"{_death(code)} after its last cell"
     elif ended_by == "interrupt":
         print(f"Interrupted {where(last)}.", file=sys.stderr)
         return Outcome(code=INTERRUPTED, seconds=seconds, why=f"interrupted {where(last)}")

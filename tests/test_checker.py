@@ -93,7 +93,7 @@ def wrong_only_when_large(values, factor):
 
 
 FAULTS = [
-    (stub, "not attempted", r"^not attempted yet\nReplace the line that raises NotImplementedError with your own\.$"),
+    (stub, "not attempted", r"^not attempted yet\nReplace each line that raises NotImplementedError with your own\.$"),
     (raises, "failed", r"(?s)^raised TypeError \(case 1 of 2\).*unsupported operand.*line \d+: return wrong / \[1\]$"),
     (raises_deep_in_torch, "failed", r"(?s)^raised RuntimeError.*line \d+: return torch.nn.functional.linear"),
     (raises_in_its_helper, "failed", r"(?s)^raised IndexError.*line \d+: return values\[99\]"),
@@ -328,6 +328,22 @@ class _Counted:
         return self.value * other
 
 
+def test_a_bar_has_a_time_of_its_own():
+    """It times the course's own work beside the learner's, which must not be charged to the learner's limit."""
+    exercise = replace(SCALE, bar=lambda _fn: time.sleep(1.5))
+    assert judge(scale, exercise, time_limit_s=1.0).message == "all 2 cases right, within its bar"
+
+
+def test_a_small_nested_answer_is_shown_whole():
+    def reference_choose(v, f):
+        return "fp16", True
+
+    exercise = replace(SCALE, reference=reference_choose, compare=exact)
+    said = judge(lambda v, f: ("bf16", False), exercise).message
+    assert "('bf16', False)" in said
+    assert "('fp16', True)" in said
+
+
 def test_a_bar_is_judged_in_a_full_run_only(monkeypatch):
     exercise = replace(SCALE, bar=lambda fn: "It took 3 times as long.")
     assert "short of the bar" in judge(scale, exercise).message
@@ -411,7 +427,7 @@ def test_each_failed_check_shows_one_more_hint(course, capsys):
         assert out.startswith("✗ Exercise 9.1 · scale · wrong result (case 1 of 2)\n    call ")
         assert out.count("hint ") == n_hints
     check(_learner('raise NotImplementedError("exercise 9.1")'))
-    said = "Replace the line that raises NotImplementedError with your own."
+    said = "Replace each line that raises NotImplementedError with your own."
     assert capsys.readouterr().out == f"– Exercise 9.1 · scale · not attempted yet\n    {said}\n"
     assert course == []
 

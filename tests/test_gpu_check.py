@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import fabricated
 import pytest
@@ -42,6 +43,7 @@ record("01", "the race", {"ratio": 1.5})
 claim("one", holds=True, evidence="1")
 claim("two", holds=None, evidence="1", tier="gpu2")
 """
+SECOND = GOOD.replace('"01"', '"02"')
 TEST = """
 import pytest
 
@@ -85,7 +87,7 @@ def rows(out):
 
 
 def test_it_runs_the_tests_and_the_lessons_records_them_and_ends_with_a_table(tmp_path, course):
-    root = course(n01_good=GOOD, n02_bad=GOOD + 'claim("three", holds=False, evidence="1")', n03_lost="1 / 0")
+    root = course(n01_good=GOOD, n02_bad=SECOND + 'claim("three", holds=False, evidence="1")', n03_lost="1 / 0")
     code, out, error = check(tmp_path, root)
     assert code == 1, error
     found = rows(out)
@@ -126,7 +128,7 @@ def here(monkeypatch):
 
 @pytest.mark.usefixtures("here")
 def test_a_lesson_that_does_not_end_is_ended_and_the_others_still_run(course, monkeypatch, capsys):
-    course(n01_endless="import time\ntime.sleep(600)", n02_good=GOOD)
+    course(n01_endless="import time\ntime.sleep(600)", n02_good=SECOND)
     monkeypatch.setattr(gpu_check, "_LESSON_S", 8.0)
     assert gpu_check.main() == 1
     found = rows(capsys.readouterr().out)
@@ -147,10 +149,51 @@ def test_when_its_time_is_up_what_is_left_is_said_to_be_left(course, monkeypatch
 def test_tests_that_do_not_end_are_ended(course, monkeypatch, capsys):
     root = course()
     (root / "solutions" / "01_toy.py").unlink()
-    (root / "tests" / "test_marked.py").write_text("# pytest.mark.gpu\nimport time\ntime.sleep(600)\n")
+    endless = "import pytest, time\npytestmark = pytest.mark.gpu\ntime.sleep(600)\n"
+    (root / "tests" / "test_marked.py").write_text(endless)
     monkeypatch.setattr(gpu_check, "_TESTS_S", 3.0)
     assert gpu_check.main() == 1
     assert rows(capsys.readouterr().out)["tests"][1] == "ended at their limit"
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks into /proc")
+def test_what_a_hung_test_has_started_is_ended_too(course, monkeypatch, tmp_path):
+    root = course()
+    (root / "solutions" / "01_toy.py").unlink()
+    note = tmp_path / "pid"
+    body = f"child = subprocess.Popen(['sleep', '600'])\nopen({str(note)!r}, 'w').write(str(child.pid))\nchild.wait()\n"
+    (root / "tests" / "test_marked.py").write_text(f"import pytest, subprocess\npytestmark = pytest.mark.gpu\n{body}")
+    monkeypatch.setattr(gpu_check, "_TESTS_S", 3.0)
+    assert gpu_check.main() == 1
+    stat = Path(f"/proc/{note.read_text()}/stat")
+    assert not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_mark_in_a_comment_or_in_another_encoding_is_no_fault(course, capsys):
+    root = course(n01_good=GOOD)
+    (root / "tests" / "test_marked.py").write_bytes(b"# pytest.mark.gpu \xff\n")
+    assert gpu_check.main() == 0
+    assert rows(capsys.readouterr().out)["tests"][1] == "there are none"
+
+
+@pytest.mark.usefixtures("here")
+def test_ctrl_c_leaves_the_table_of_what_was_done(course, monkeypatch, capsys):
+    course(n01_good=GOOD, n02_good=SECOND)
+    real = gpu_check._lesson_runner
+
+    def second_interrupted(lesson, record):
+        def interrupted(_left_s):
+            raise KeyboardInterrupt
+
+        return interrupted if lesson.number == "02" else real(lesson, record)
+
+    monkeypatch.setattr(gpu_check, "_lesson_runner", second_interrupted)
+    assert gpu_check.main() == 130
+    said = capsys.readouterr()
+    assert set(rows(said.out)) == {"tests", "01_good"}
+    assert "what is not in the table was not run" in said.err
 
 
 @pytest.mark.usefixtures("here")

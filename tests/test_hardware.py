@@ -1,5 +1,6 @@
 """What labkit says this machine is."""
 
+import re
 import subprocess
 
 import pytest
@@ -108,3 +109,22 @@ def test_where_this_runs(monkeypatch):
     assert hardware.data_folder().as_posix() == "/kaggle/input"
     monkeypatch.setenv("LABKIT_DATA", "/data")
     assert hardware.data_folder().as_posix() == "/data"
+
+
+def _named(cpu, features=(), gpus=()):
+    made = {"os": "Linux", "python": "3.12.1", "cores": 2, "memory_bytes": 2**34, "place": "local"}
+    return hardware.Machine(cpu=cpu, cpu_features=features, gpus=gpus, **made)
+
+
+def test_machines_that_differ_do_not_share_a_folder():
+    """A recording replaces the one in its folder, so a name that letters cannot spell gets a folder of its own."""
+    card = {"gpus": (hardware.Gpu(name="昇腾", memory_bytes=1),)}
+    made = [
+        *(_named("Intel Xeon"), _named("Intel Xeon", ("amx_bf16",)), _named("飞腾"), _named("龙芯"), _named("")),
+        *(_named(".."), _named("AMD EPYC"), _named("x", **card)),
+    ]
+    slugs = [each.slug for each in made]
+    assert len(set(slugs)) == len(slugs)
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]*", slug) for slug in slugs)
+    assert made[1].name == "Intel Xeon with AMX, 2 cores"
+    assert made[6].slug == "amd-epyc-2-cores"

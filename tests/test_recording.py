@@ -86,12 +86,96 @@ def test_no_figures_are_refused():
         recording.record("02", "the race", {})
 
 
+@pytest.mark.parametrize("name", ["", " ", None, 3])
+def test_figures_need_a_name(name):
+    with pytest.raises((ValueError, TypeError)):
+        recording.record("02", name, {"slow (s)": 1})
+    assert recording._figures == {}
+
+
+@pytest.mark.parametrize(
+    ("figure", "shown"),
+    [
+        (999.7, "1,000"),
+        (999.4, "999"),
+        (True, "yes"),
+        (10**20, "100,000,000,000,000,000,000"),
+        (0.00012345, "0.000123"),
+    ],
+)
+def test_how_a_figure_is_written(capsys, figure, shown):
+    recording.record("02", "the race", {"x": figure})
+    assert capsys.readouterr().out.splitlines()[1] == f"    · this machine, now   x {shown}"
+
+
+def _results(**results):
+    made = {"hardware": {"name": "Tesla T4"}, "date": "2026-11-30"}
+    return json.dumps({"manifest": made, "results": results})
+
+
+WHOLE = {"figures": {"the race": {"x": 1}}, "claims": [{"text": "c", "status": "held", "evidence": "1x"}]}
+OTHERS = {
+    "half a file": _results(**WHOLE)[:-20],
+    "no file of ours": "[]",
+    "no results": _results(**WHOLE).replace('"results": {', '"results": [{').replace("}}", "}}]"),
+    "null": _results(figures=None, claims=None),
+    "lists": _results(figures=[1], claims={"a": 1}),
+    "figures of another kind": _results(figures={"the race": [1]}, claims=[1, {"text": "c"}, {"status": "held"}]),
+    "a figure of another kind": _results(figures={"the race": {"x": None, "y": [1]}}, claims=[]),
+    "evidence of another kind": _results(figures={}, claims=[{"text": "c", "status": "held", "evidence": None}]),
+}
+
+
+@pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
+def test_what_another_version_or_a_broken_disk_left_hides_nothing_else(toy, capsys, text):
+    """It neither stops the lesson nor keeps the good recordings from being shown."""
+    kept(name="Tesla V100", figures=WHOLE["figures"], made=WHOLE["claims"])
+    folder = toy / "datasets" / "recorded" / "a-t4"
+    folder.mkdir()
+    (folder / "02_toy.json").write_text(text)
+    recording.record("02", "the race", {"x": 2})
+    lines = capsys.readouterr().out.splitlines()
+    assert "    · Tesla V100, 2026-11-30   x 1" in lines
+    assert recording.verdicts("c") == ["✓ recorded on Tesla V100, 2026-11-30: 1x"]
+
+
+def test_a_broken_recording_is_named_below_the_table(toy, capsys):
+    (toy / "datasets" / "recorded" / "a-t4").mkdir(parents=True)
+    (toy / "datasets" / "recorded" / "a-t4" / "02_toy.json").write_text("{")
+    recording.record("02", "the race", {"x": 2})
+    assert "    · a-t4/02_toy.json is not a recording" in capsys.readouterr().out
+
+
+def test_a_machines_own_broken_recording_is_replaced(toy):
+    path = toy / "datasets" / "recorded" / hardware.machine().slug / "02_toy.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    assert labkit("record", "02").returncode == 0
+    assert json.loads(path.read_text())["results"]["figures"]
+
+
+def test_a_lesson_that_goes_elsewhere_is_recorded_in_its_own_course(toy, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    fabricated.course(toy, n02_toy=MEASURED.format(holds=True) + f"import os\nos.chdir({str(elsewhere)!r})\n")
+    done = labkit("record", "02")
+    assert done.returncode == 0, done.stderr
+    assert (toy / "datasets" / "recorded" / hardware.machine().slug / "02_toy.json").exists()
+
+
+def test_figures_under_another_lessons_number_are_refused(toy):
+    fabricated.course(toy, n02_toy=MEASURED.format(holds=True) + "record('03', 'x', {'x': 1})\n")
+    done = labkit("record", "02")
+    assert done.returncode == 1
+    assert "names another lesson" in done.stderr
+    assert recording.recordings("02")[0] == []
+
+
 def test_a_lesson_away_from_its_course_has_no_recordings(monkeypatch):
     def nowhere(_name):
         raise CourseError("No course found")
 
     monkeypatch.setattr(recording.course, "find", nowhere)
-    assert recording.recordings("02") == []
+    assert recording.recordings("02") == ([], [])
 
 
 def test_an_undecided_claim_shows_what_was_recorded_of_it(capsys, monkeypatch):
@@ -141,26 +225,26 @@ def test_labkit_record_keeps_figures_claims_and_how_to_make_them_again(toy):
     assert held["results"]["tier"] == hardware.tier()
     assert held["manifest"]["command"] == "labkit record 02"
     assert str(toy) not in json.dumps(held)
-    (made,) = recording.recordings("02")
+    ((made,), _) = recording.recordings("02")
     assert made.hardware == hardware.machine().name
 
 
 def test_a_refuted_claim_is_recorded_as_refuted_and_said_by_the_exit_code(toy):
     fabricated.course(toy, n02_toy=MEASURED.format(holds=False))
     assert labkit("record", "02").returncode == 1
-    (made,) = recording.recordings("02")
+    ((made,), _) = recording.recordings("02")
     assert [held["status"] for held in made.results["claims"]] == ["refuted"]
 
 
 def test_a_lesson_that_fails_is_not_recorded(toy):
     fabricated.course(toy, n02_toy=MEASURED.format(holds=True) + "raise ValueError\n")
     assert labkit("record", "02").returncode == 1
-    assert recording.recordings("02") == []
+    assert recording.recordings("02")[0] == []
 
 
 def test_a_run_records_nothing():
     assert labkit("run", "02").returncode == 0
-    assert recording.recordings("02") == []
+    assert recording.recordings("02")[0] == []
 
 
 def test_a_smoke_budget_is_not_recorded():

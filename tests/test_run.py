@@ -10,7 +10,7 @@ from pathlib import Path
 import fabricated
 import pytest
 
-from labkit import progress
+from labkit import course, progress, run
 
 CLAIMS = """# %% [markdown]
 # # 01 · Toy
@@ -210,6 +210,21 @@ def test_a_lessons_own_broken_pipe_is_its_failure(labkit_run):
     code, _, error = labkit_run(MEASURE + "raise BrokenPipeError('mine')\n")
     assert code == 1
     assert error.endswith("BrokenPipeError: mine\nThe lesson stopped in cell 2 of 2 (Measure), line 16.\n")
+
+
+def test_a_limit_that_comes_after_the_last_cell_is_none(tmp_path, monkeypatch, capfd):
+    """Python's own end may take long (a pool of processes, a profiler's file); the lesson has come to its end."""
+    root = fabricated.course(tmp_path, n01_toy=MEASURE + "import atexit, time\natexit.register(time.sleep, 600)\n")
+    monkeypatch.chdir(root)
+    outcome = run.run(course.find("01"), limit_s=8.0)
+    assert (outcome.code, outcome.why) == (0, "")
+    assert "0 claims held" in capfd.readouterr().out
+
+
+def test_a_process_that_dies_after_its_last_cell_is_said(labkit_run):
+    code, _, error = labkit_run(MEASURE + "import atexit, os\natexit.register(os._exit, 9)\n")
+    assert code == 1
+    assert error.endswith("01_toy: its process left with exit code 9 after its last cell.\n")
 
 
 def test_an_unknown_budget_is_a_sentence_before_the_lesson_starts(labkit_run, monkeypatch):
