@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from html import escape
-from math import isfinite, isnan
+from math import copysign, inf, isfinite, isnan, ldexp
 
 from labkit import formats
 from labkit.figure import BLUE, GREEN, VERMILLION
@@ -11,17 +11,31 @@ from labkit.formats import FORMATS, Format
 from labkit.show import in_notebook, panel, show
 
 _PARTS = (("sign", VERMILLION), ("exponent", BLUE), ("mantissa", GREEN))
-_POWER = re.compile(r"\s*(-?)2\s*(?:\*\*|\^)\s*(-?\d{1,4})\s*")
+_POWER = re.compile(r"\s*(-?)2\s*(?:\*\*|\^)\s*(-?\d{1,9})\s*")
 
 
-def bits(value: float = 1.0, format: str = "fp16") -> None:  # noqa: A002 - the word that a reader looks for
+def bits(value: object = 1.0, format: str = "fp16") -> None:  # noqa: A002 - the word that a reader looks for
     """Show a number's bits, its neighbours and what 1 plus the number becomes; in a notebook both can be changed.
 
-    KeyError: a format other than fp32, tf32, bf16, fp16, e4m3, e5m2 and e2m1.
+    value: whatever float() takes, or text as `parsed` takes it; beyond float64's largest number it is inf.
+    KeyError: a format other than fp32, tf32, bf16, fp16, e4m3, e5m2 and e2m1. ValueError: text that is no number.
     """
-    chosen = FORMATS[format]
+    chosen, value = FORMATS[format], _number(value)
     lines = described(value, chosen)
     show(_text(value, chosen, lines), _html(value, chosen, lines), views=_controls(value, format))
+
+
+def _number(value: object) -> float:
+    """Whatever stands for a number, as a float. ValueError: text that is no number."""
+    if isinstance(value, str):
+        number = parsed(value)
+        if number is None:
+            raise ValueError(f"{value!r} is no number. Try 0.1, '1/3', '2**-24', 'inf' or 'nan'.")
+        return number
+    try:
+        return float(value)
+    except OverflowError:  # a whole number or a fraction, which may be larger than any float
+        return inf if value > 0 else -inf
 
 
 def described(value: float, to: Format) -> list[tuple[str, str]]:
@@ -93,14 +107,22 @@ def _html(value: float, to: Format, lines: list[tuple[str, str]]) -> str:
 
 
 def parsed(text: str) -> float | None:
-    """The number that a reader typed: `0.1`, `1e-8`, `2**-24`, `inf`, `nan`; None for anything else."""
+    """The number that a reader typed: `0.1`, `1e-8`, `1/3`, `2**-24`, `inf`, `nan`; None for anything else."""
     power = _POWER.fullmatch(text)
-    if power:
-        return float(f"{power[1]}1") * 2.0 ** max(-1074, min(1023, int(power[2])))
     try:
-        return float(text)
-    except ValueError:
+        if power:
+            return copysign(ldexp(1.0, int(power[2])), float(f"{power[1]}1"))
+        above, *below = map(float, text.split("/", 1))
+        return above / below[0] if below else above
+    except OverflowError:
+        return float(f"{power[1]}inf")
+    except (ValueError, ZeroDivisionError):
         return None
+
+
+def _typed(number: float) -> str:
+    """A number as a reader would type it, whole ones without a point; every digit that tells it from its neighbours."""
+    return repr(number).removesuffix(".0")
 
 
 def _controls(value: float, format: str) -> dict:  # noqa: A002
@@ -119,20 +141,20 @@ def controls(ipywidgets: object, value: float, format: str) -> object:  # noqa: 
     """The box of controls: a format, a number, a button to either neighbour, and below them the bits."""
     wide = {"style": {"description_width": "initial"}, "layout": {"width": "14em"}}
     menu = ipywidgets.Dropdown(options=list(FORMATS), value=format, description="Format", **wide)
-    field = ipywidgets.Text(value=_digits(value), description="Number", continuous_update=False, **wide)
+    field = ipywidgets.Text(value=_typed(value), description="Number", continuous_update=False, **wide)
     names = ("Next number below", "Next number above")
     below, above = (ipywidgets.Button(description=name, layout={"width": "12em"}) for name in names)
     shown = ipywidgets.HTML(layout={"width": "auto"})
 
     def update(_change: object = None) -> None:
         number, to = parsed(field.value), FORMATS[menu.value]
-        hint = "That is no number. Try 0.1, 1e-8, 2**-24, inf or nan."
+        hint = "That is no number. Try 0.1, 1e-8, 1/3, 2**-24, inf or nan."
         shown.value = panel("bad", hint) if number is None else _html(number, to, described(number, to))
 
     def move(way: int) -> None:
         number = parsed(field.value)
         if number is not None and not isnan(number):
-            field.value = f"{formats.neighbour(number, FORMATS[menu.value], way)!r}"
+            field.value = _typed(formats.neighbour(number, FORMATS[menu.value], way))
 
     below.on_click(lambda _button: move(-1))
     above.on_click(lambda _button: move(1))

@@ -80,8 +80,9 @@ def round_to(x: Float[Tensor, "*S"], to: Format) -> Float[Tensor, "*S"]:
     e2m1 has no NaN: here it keeps one, so that a mistake is not lost. Equals torch's casts from 2.12 on; earlier ones
     turn what is beyond e4m3's largest into NaN (pytorch/pytorch#178817). tf32 is rounded to even as well, as Intel's
     conversion does (SPV_INTEL_tensor_float32_conversion); PTX's cvt.rna.tf32.f32 rounds ties away from zero.
+    Works on x.detach(): a staircase has no useful gradient (`precision.emulate` passes gradients through it).
     """
-    wide = x.double()
+    wide = x.detach().double()
     step = spacing(wide, to)
     rounded = (wide / step).round() * step  # dividing by a power of two is exact; torch rounds halves to even
     beyond = torch.full_like(wide, to.beyond).copysign(wide)
@@ -101,9 +102,9 @@ def _power_of_two(exponent: Tensor) -> Tensor:
     return ((exponent.long() + 1023) << 52).view(torch.float64)
 
 
-def rounded(value: float, to: Format) -> float:
-    """One number, rounded to the format."""
-    return round_to(torch.tensor(value, dtype=torch.float64), to).item()
+def rounded(value: float | Float[Tensor, ""], to: Format) -> float:
+    """One number rounded to the format; no gradient, as `round_to`."""
+    return round_to(torch.as_tensor(value, dtype=torch.float64), to).item()
 
 
 def fields(value: float, to: Format) -> tuple[str, str, str]:
@@ -153,40 +154,58 @@ def neighbour(value: float, of: Format, direction: int) -> float:
 
 
 def scaled_round(
-    x: Float[Tensor, "*S N"], to: Format, *, block: int | None = None, scales: str = "fp32"
-) -> Float[Tensor, "*S N"]:
+    x: Float[Tensor, "*S"], to: Format, *, block: int | None = None, scales: str = "fp32"
+) -> Float[Tensor, "*S"]:
     """x as it comes back from storage in the format, where numbers that share a scale are divided by it first.
 
     block: how many neighbours along the last dimension share a scale; None: all of x. scales: `fp32`, exact, the
     largest number meets the format's largest; `e8m0`, a power of two (MX, section 6.3: floor of the largest one's
-    exponent, less the format's own, so the largest may saturate); `e4m3`, with one fp32 scale for all of x (NVFP4).
-    ValueError: a block that does not divide the last dimension, unknown scales.
+    exponent, less the format's own); `e4m3`, with one fp32 scale for all of x (NVFP4). What a scale leaves beyond the
+    format's largest becomes that largest, never inf; a block whose scale underflows becomes zeros. inf and NaN come
+    back as they are and have no part in any scale. Not differentiable, as `round_to`.
+    ValueError: a block below 1 or one that does not divide the last dimension, unknown scales.
     Source: OCP MX 1.0 (2023); NVIDIA, Introducing NVFP4 (2025).
     """
-    if block is not None and x.shape[-1] % block:
-        raise ValueError(f"blocks of {block} do not divide a dimension of {x.shape[-1]}")
-    grouped = x.reshape(1, -1) if block is None else x.reshape(-1, block)
-    scale = _scale(grouped.abs().amax(-1, keepdim=True).double(), to, scales)
-    return (round_to(grouped.double() / scale, to) * scale).to(x.dtype).reshape(x.shape)
+    _scale_bits(block, scales)
+    last = x.shape[-1] if x.ndim else 1
+    if block is not None and last % block:
+        raise ValueError(f"blocks of {block} do not divide a dimension of {last}")
+    if not x.numel():
+        return x.detach().clone()
+    wide = x.detach().reshape(-1, block or x.numel()).double()
+    scale = _scale(wide.abs().where(wide.isfinite(), 0.0).amax(-1, keepdim=True), to, scales)
+    parts = (wide / scale.masked_fill(scale == 0, inf)).clamp(-to.largest, to.largest)
+    limit = torch.finfo(x.dtype).max  # a scale that was rounded up may carry x's largest number beyond its dtype
+    back = (round_to(parts, to) * scale).clamp(-limit, limit)
+    return back.where(wide.isfinite(), wide).to(x.dtype).reshape(x.shape)
 
 
 def _scale(largest: Float[Tensor, "G 1"], to: Format, scales: str) -> Float[Tensor, "G 1"]:
-    """What each group is divided by, as float64; 1 for a group of zeros."""
+    """What each group is divided by, as float64; 0 where it underflows, as it does for a group of zeros."""
     exact = largest / to.largest
     if scales == "fp32":
-        scale = exact.float().double()
-    elif scales == "e8m0":
+        return exact.clamp(max=FP32.largest).float().double()
+    if scales == "e8m0":
         top = frexp(to.largest)[1] - 1
-        scale = _power_of_two((largest.frexp().exponent - 1 - top).clamp(-127, 127))
-    elif scales == "e4m3":
-        over_all = (exact.max() / E4M3.largest).float().double().clamp(min=torch.finfo(torch.float32).tiny)
-        scale = round_to(exact / over_all, E4M3).double() * over_all
-    else:
+        return _power_of_two((largest.frexp().exponent - 1 - top).clamp(-127, 127))
+    over_all = (exact.max() / E4M3.largest).clamp(torch.finfo(torch.float32).tiny, FP32.largest).float().double()
+    return round_to(exact / over_all, E4M3).double() * over_all
+
+
+def _scale_bits(block: int | None, scales: str) -> int:
+    """Bits of one block's scale. ValueError: a block below 1, unknown scales."""
+    if block is not None and block < 1:
+        raise ValueError(f"a block holds at least one number, not {block}")
+    widths = {"fp32": 32, "e8m0": 8, "e4m3": 8}
+    if scales not in widths:
         raise ValueError(f"scales are 'fp32', 'e8m0' or 'e4m3', not {scales!r}")
-    return torch.where((scale > 0) & (largest > 0), scale, torch.ones_like(scale))
+    return widths[scales]
 
 
 def bits_per_number(to: Format, *, block: int | None = None, scales: str = "fp32") -> float:
-    """Bits of storage for each number, its share of the block's scale included; scales of a whole tensor count as 0."""
-    width = {"fp32": 32, "e8m0": 8, "e4m3": 8}[scales]
+    """Bits of storage for each number, its share of the block's scale included; scales of a whole tensor count as 0.
+
+    ValueError: a block below 1, unknown scales.
+    """
+    width = _scale_bits(block, scales)
     return to.bits + (width / block if block else 0.0)

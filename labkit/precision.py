@@ -20,7 +20,8 @@ class LossScaler:
 
     A step whose gradients hold inf or NaN is skipped and the factor reduced; after growth_interval good steps in a row
     it grows. Each step waits for the device, to look at the gradients. Equals torch.amp.GradScaler, of which it is the
-    plain form. Source: Micikevicius et al., Mixed Precision Training (ICLR 2018), section 3.2.
+    plain form: it serves one optimizer, the first it is given, and does not support sparse gradients.
+    ValueError: a second optimizer. Source: Micikevicius et al., Mixed Precision Training (ICLR 2018), section 3.2.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class LossScaler:
         self.scale, self.growth, self.backoff, self.growth_interval = scale, growth, backoff, growth_interval
         self.good_steps = 0
         self.unscaled = False
+        self.optimizer: Optimizer | None = None
 
     def scale_loss(self, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """The loss times the factor: what backward is called on."""
@@ -36,6 +38,9 @@ class LossScaler:
 
     def unscale(self, optimizer: Optimizer) -> None:
         """Divide the gradients by the factor, in place; a second call before `step` changes nothing."""
+        if self.optimizer not in (None, optimizer):
+            raise ValueError("a LossScaler serves one optimizer; make another scaler for the second")
+        self.optimizer = optimizer
         if not self.unscaled:
             for gradient in _gradients(optimizer):
                 gradient /= self.scale
@@ -115,19 +120,28 @@ class _RoundedWeight(nn.Module):
         return _Rounded.apply(weight, self.to_format)
 
 
+def _rounded_by(layer: nn.Module, x: object, to: Format) -> Tensor:
+    """What a layer was given or returned, rounded. TypeError: something else than a tensor."""
+    if not isinstance(x, Tensor):
+        kind = type(x).__name__
+        raise TypeError(f"emulate rounds single tensors; {type(layer).__name__} is given or returns a {kind}")
+    return _Rounded.apply(x, to)
+
+
 def emulate(model: nn.Module, to: Format) -> nn.Module:
     """The model, changed in place to work as under autocast to a format, on a machine without that format's units.
 
     Weights of linear and convolution layers, and what every layer is given and returns, are rounded, and so are their
     gradients; sums inside a layer are in float32, as tensor cores have them. Make the optimizer afterwards. Ignores
     rounding inside normalisation and attention. As slow as float32 or slower.
+    TypeError, when the model is run: a layer that is given or returns anything but tensors, as nn.LSTM returns a tuple.
     """
     for layer in [each for each in model.modules() if not list(each.children())]:
         if isinstance(layer, (nn.Linear, nn.Conv2d)):
             for name, _ in list(layer.named_parameters()):
                 parametrize.register_parametrization(layer, name, _RoundedWeight(to))
-        layer.register_forward_pre_hook(lambda _layer, given: tuple(_Rounded.apply(x, to) for x in given))
-        layer.register_forward_hook(lambda _layer, _given, out: _Rounded.apply(out, to))
+        layer.register_forward_pre_hook(lambda layer, given: tuple(_rounded_by(layer, x, to) for x in given))
+        layer.register_forward_hook(lambda layer, _given, out: _rounded_by(layer, out, to))
     return model
 
 

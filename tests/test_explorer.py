@@ -2,9 +2,12 @@
 
 import math
 import sys
+from fractions import Fraction
 
 import ipywidgets
+import numpy as np
 import pytest
+import torch
 
 from labkit import explorer, show
 from labkit.formats import E2M1, E4M3, FORMATS, FP16
@@ -57,10 +60,42 @@ def test_an_unknown_format_is_an_error():
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("0.1", 0.1), ("1e-8", 1e-8), ("2**-24", 2.0**-24), (" -2^3 ", -8.0), ("inf", math.inf), ("one", None)],
+    [
+        *(("0.1", 0.1), ("1e-8", 1e-8), ("2**-24", 2.0**-24), (" -2^3 ", -8.0), ("inf", math.inf), ("one", None)),
+        *(("2^9999", math.inf), ("-2**999999999", -math.inf), ("2^-9999", 0.0), ("9" * 400, math.inf)),
+        *(("1/3", 1 / 3), (" -1 / 4e0 ", -0.25), ("1/0", None), ("1/2/3", None), ("1/", None), ("10**400", None)),
+    ],
 )
 def test_what_a_reader_may_type(text, number):
     assert explorer.parsed(text) == number
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        *((1, "1"), ("1/3", "0.333333333"), ("2^9999", "inf"), (True, "1"), (Fraction(-3, 2), "-1.5")),
+        *((np.float16(0.5), "0.5"), (torch.tensor([2.0]), "2"), (10**400, "inf"), (-(10**400), "-inf")),
+    ],
+)
+def test_a_value_may_be_whatever_float_takes(capsys, value, shown):
+    explorer.bits(value)
+    assert capsys.readouterr().out.startswith(f"{shown} in fp16\n")
+
+
+def test_text_that_is_no_number_is_refused_in_a_sentence():
+    with pytest.raises(ValueError, match="'one' is no number. Try"):
+        explorer.bits("one")
+
+
+def test_whole_numbers_have_no_point_in_the_field():
+    menu, field, below, above, shown = parts(explorer.controls(ipywidgets, 65472.0, "fp16"))
+    assert field.value == "65472"
+    above.click()
+    assert field.value == "65504"
+    field.value = "2^9999"
+    assert "inf in fp16" in shown.value
+    above.click()
+    assert field.value == "inf"
 
 
 def parts(box):

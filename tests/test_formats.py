@@ -207,6 +207,78 @@ def test_wrong_blocks_and_scales_are_refused():
         formats.scaled_round(torch.ones(10), E2M1, scales="int8")
 
 
+@pytest.mark.parametrize("block", [0, -1])
+def test_a_block_of_nothing_is_refused(block):
+    with pytest.raises(ValueError, match="at least one number"):
+        formats.scaled_round(torch.ones(10), E2M1, block=block)
+    with pytest.raises(ValueError, match="at least one number"):
+        formats.bits_per_number(E2M1, block=block)
+    with pytest.raises(ValueError, match="not 'int8'"):
+        formats.bits_per_number(E2M1, block=16, scales="int8")
+
+
+each_scale = pytest.mark.parametrize("scales", ["fp32", "e8m0", "e4m3"])
+
+
+@each_format
+@each_scale
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_no_scale_makes_a_finite_number_infinite(fmt, scales, dtype):
+    """Where the block's largest number is beyond the format's largest after division, it saturates: MX 1.0, 6.3."""
+    limits, generator = torch.finfo(dtype), torch.Generator().manual_seed(0)
+    small = torch.full((2, 32), -limits.smallest_normal / 64, dtype=dtype)
+    for x in (torch.randn(500, 32, generator=generator).to(dtype), torch.full((2, 32), limits.max, dtype=dtype), small):
+        assert formats.scaled_round(x, fmt, block=32, scales=scales).isfinite().all()
+
+
+def test_beyond_the_largest_it_saturates():
+    back = formats.scaled_round(torch.tensor([1.999, 1.0]), E5M2, block=2, scales="e8m0")
+    assert back.tolist() == [1.75, 1.0]
+    tiny = formats.scaled_round(torch.tensor([-1e-39], dtype=torch.bfloat16), FP16)
+    assert tiny.item() == pytest.approx(-1e-39, rel=0.05)
+
+
+@each_format
+@each_scale
+@pytest.mark.parametrize("lost", [torch.inf, -torch.inf, torch.nan])
+def test_what_is_not_finite_comes_back_and_changes_nothing_else(fmt, scales, lost):
+    x = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
+    without, x[2, 5] = x.clone(), lost
+    without[2, 5] = 0.0
+    for block in (None, 16):
+        back = formats.scaled_round(x, fmt, block=block, scales=scales)
+        expected = formats.scaled_round(without, fmt, block=block, scales=scales)
+        expected[2, 5] = lost
+        assert same(back, expected)
+    assert same(formats.scaled_round(x[2, 5:6], fmt, scales=scales), x[2, 5:6])
+
+
+def test_a_block_whose_scale_underflows_becomes_zeros():
+    """Its scale, 6e-5/448 of the largest one, is less than half the smallest number of e4m3."""
+    x = torch.tensor([1.0, 0.5, 1e-6, -1e-6])
+    back = formats.scaled_round(x, FP16, block=2, scales="e4m3")
+    assert back[:2].tolist() == pytest.approx([1.0, 0.5], rel=1e-3)
+    assert back[2:].tolist() == [0.0, 0.0]
+    assert back.signbit().tolist() == [False, False, False, True]
+
+
+@each_scale
+def test_nothing_and_a_single_number_have_shapes_too(scales):
+    assert formats.scaled_round(torch.empty(3, 0), E2M1, block=16, scales=scales).shape == (3, 0)
+    assert formats.scaled_round(torch.empty(0, 32), E2M1, block=16, scales=scales).shape == (0, 32)
+    one = formats.scaled_round(torch.tensor(3.0), E2M1, scales=scales)
+    assert (one.shape, one.item()) == ((), pytest.approx(3.0))
+    with pytest.raises(ValueError, match="do not divide a dimension of 1"):
+        formats.scaled_round(torch.tensor(3.0), E2M1, block=16)
+
+
+def test_rounding_has_no_gradient():
+    x = torch.tensor([0.1, 3.3], requires_grad=True)
+    assert not round_to(x, FP16).requires_grad
+    assert not formats.scaled_round(x, FP16).requires_grad
+    assert formats.rounded(x[0], E2M1) == 0.0
+
+
 def test_fp32_keeps_every_number_of_its_own():
     x = torch.randn(1000)
     assert torch.equal(round_to(x, FP32), x)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from labkit import models, precision, train
+from labkit import checker, models, precision, train
 from labkit.formats import BF16, E2M1, E4M3, FP16, scaled_round
 from labkit.precision import LossScaler
 
@@ -78,6 +78,71 @@ def test_step_says_whether_it_stepped_and_unscale_works_once():
     assert (weight.tolist(), scaler.scale) == ([0.5, -3.0], 4.0)
 
 
+def test_a_scaler_serves_one_optimizer():
+    weight, optimizer = a_weight()
+    scaler = LossScaler(scale=8.0)
+    weight.grad = torch.tensor([8.0, 16.0])
+    scaler.unscale(optimizer)
+    for use in (scaler.unscale, scaler.step):
+        with pytest.raises(ValueError, match="serves one optimizer"):
+            use(a_weight()[1])
+    assert scaler.step(optimizer)
+
+
+class _Fair(LossScaler):
+    """The right scaler, one of the many ways to write it."""
+
+    def gradients(self, optimizer):
+        return [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+
+class _Foreach(_Fair):
+    def unscale(self, optimizer):
+        if not self.unscaled:
+            torch._foreach_mul_(self.gradients(optimizer), 1 / self.scale)
+        self.unscaled = True
+
+
+class _Mul(_Fair):
+    def unscale(self, optimizer):
+        for gradient in [] if self.unscaled else self.gradients(optimizer):
+            gradient.mul_(1.0 / self.scale)
+        self.unscaled = True
+
+
+class _NewGradients(_Fair):
+    def unscale(self, optimizer):
+        for p in [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]:
+            p.grad = p.grad if self.unscaled else p.grad / self.scale
+        self.unscaled = True
+
+
+class _BySum(_Fair):
+    def scale_loss(self, loss):
+        return self.scale * loss.float()
+
+    def step(self, optimizer):
+        self.unscale(optimizer)
+        self.unscaled = False
+        finite = torch.isfinite(sum(gradient.sum() for gradient in self.gradients(optimizer)))
+        if not finite:
+            self.scale, self.good_steps = self.backoff * self.scale, 0
+            return finite
+        optimizer.step()
+        self.good_steps += 1
+        if self.good_steps % self.growth_interval == 0:
+            self.scale = torch.as_tensor(self.scale * self.growth)
+        return finite
+
+
+@pytest.mark.parametrize("fair", [_Foreach, _Mul, _NewGradients, _BySum])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_exercise_passes_every_fair_way_to_write_it(fair, seed):
+    exercise = checker.find("LossScaler")
+    found = checker.verdict(fair, exercise, generator=checker.generator_for(exercise, seed), time_limit_s=60.0)
+    assert found.status == "passed", found.message
+
+
 @pytest.fixture
 def task():
     """A small network and a batch for it."""
@@ -142,6 +207,12 @@ def test_emulated_layers_see_and_give_numbers_of_the_format():
     assert torch.equal(out, out.half().float())
     assert torch.equal(changed[0].weight, layer.weight.half().float())
     assert not x.grad.any(), "a gradient of 1e-9 is zero in fp16"
+
+
+def test_emulate_says_which_layer_it_cannot_round():
+    changed = precision.emulate(nn.Sequential(nn.LSTM(8, 4)), FP16)
+    with pytest.raises(TypeError, match="LSTM is given or returns a tuple"):
+        changed(torch.randn(3, 8))
 
 
 def test_the_gradients_that_flow_back_are_those_of_every_layers_output():

@@ -190,7 +190,8 @@ EXERCISES = (
         name="LossScaler",
         cases=scaler_cases,
         reference=LossScaler,
-        compare=close(1e-6, 1e-9, "Unscale once, step only where all gradients are finite, then set the scale anew."),
+        # Times 1 / scale instead of / scale rounds once more: after forty steps the weights differ by 1e-6.
+        compare=close(1e-4, 1e-5, "Unscale once, step only where all gradients are finite, then set the scale anew."),
         drive=drive_scaler,
         mistakes=SCALER_MISTAKES,
         points=5,

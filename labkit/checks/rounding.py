@@ -25,18 +25,23 @@ def _parts(of: formats.Format) -> tuple:
 
 
 def round_cases(rng: torch.Generator) -> Sequence[tuple]:
-    """Three numbers; ties; subnormal numbers; both ends; a tie that a second rounding misses; random bits of fp32."""
+    """Three numbers; ties; subnormal numbers; both ends; a tie that a second rounding misses; random bits of fp32.
+
+    Beyond fp16's largest comes first what it would be with one exponent more: were it inf, a number compared before it
+    is rounded would be inf where the answer is finite, and nothing could be said of why.
+    """
     fp16, bf16, e4m3, e2m1 = (formats.FORMATS[name] for name in ("fp16", "bf16", "e4m3", "e2m1"))
     few, ties = torch.tensor([0.1, 0.7, 3.3]), torch.tensor([1 + 2**-11, 1 + 3 * 2**-11, -(1 + 2**-11), 2.5])
     small = torch.tensor([2**-24, 2**-25, 1.5 * 2**-24, 0.75 * 2**-24, -5.3 * 2**-24, 2**-14, 0.0])
     ends = torch.tensor([65504.0, 65519.0, 65520.0, 1e6, -1e6, inf, -inf, nan])
+    marked = (ends[:5], fp16.mantissa_bits, fp16.min_exponent, fp16.largest, 2.0**16)
     saturating = torch.tensor([448.0, 463.0, 465.0, 1e6, -1e6, inf])
     twice = torch.tensor([1 + 2**-4 + 2**-14, 1 + 2**-8 + 2**-20, 1.1, 1.99])
     listed = [
         *((few, *_parts(each)) for each in (fp16, bf16)),
         *((ties, *_parts(each)) for each in (fp16, e2m1)),
         *((small, *_parts(fp16)), (small[:3] * 2**15, *_parts(e4m3)), (torch.tensor([2.0**-133]), *_parts(bf16))),
-        *((ends, *_parts(fp16)), (saturating, *_parts(e4m3)), (twice, *_parts(e4m3)), (twice, *_parts(bf16))),
+        *(marked, (ends, *_parts(fp16)), (saturating, *_parts(e4m3)), (twice, *_parts(e4m3)), (twice, *_parts(bf16))),
     ]
     return [*listed, *((_any_bits(rng, 400), *_parts(each)) for each in formats.FORMATS.values())]
 
@@ -55,6 +60,7 @@ def _mistaken_rounding(
     overflow: str = "beyond",
     before: int | None = None,
     one_more: int = 0,
+    infinite: str = "kept",
 ) -> Callable:
     """`round_to` with one part replaced."""
 
@@ -65,9 +71,11 @@ def _mistaken_rounding(
         exponent = exponent if subnormal == "too fine" else exponent.clamp(min=min_exponent)
         step = torch.exp2((exponent + one_more - mantissa_bits).double())
         rounded = to_whole(wide / step) * step
+        if infinite == "lost":
+            rounded = rounded.masked_fill(wide.isinf(), nan)
         if subnormal == "lost":
             rounded = torch.where(rounded.abs() < 2.0**min_exponent, 0.0, rounded)
-        instead = {"beyond": beyond, "inf": inf, "largest": largest}.get(overflow, beyond)
+        instead = {"inf": inf, "largest": largest}.get(overflow, beyond)
         tested = wide if overflow == "before" else rounded
         return torch.where(tested.abs() > largest, torch.full_like(wide, instead).copysign(wide), rounded).float()
 
@@ -97,10 +105,11 @@ ROUND_MISTAKES = (
     ("One bit too few: torch.frexp's mantissa lies in [0.5, 1), so its exponent is one more than the format's.",)
     + (_mistaken_rounding(one_more=1),),
     ("What is too large becomes `beyond`, which is not inf in every format.", _mistaken_rounding(overflow="inf")),
-    ("What is too large becomes `beyond`, which is not `largest` in every format.",)
+    ("What is too large becomes `beyond`, which is not `largest` in every format: clamping at `largest` loses it.",)
     + (_mistaken_rounding(overflow="largest"),),
+    ("inf / inf is NaN: put infinities aside, or use torch.frexp, whose exponent of inf is a finite number.",)
+    + (_mistaken_rounding(infinite="lost"),),
     ("Round first, then compare with `largest`: 65519 rounds down to 65504.", _mistaken_rounding(overflow="before")),
     (_TWICE, _mistaken_rounding(before=16)),
     (_TWICE, _mistaken_rounding(before=7)),
 )
-

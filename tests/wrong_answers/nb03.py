@@ -2,8 +2,6 @@
 
 import torch
 
-from labkit.precision import LossScaler
-
 
 def _rounds(x, mantissa_bits, min_exponent, largest, beyond, to_whole=torch.round, least=True, after=True):
     wide = x.double()
@@ -66,6 +64,29 @@ def forgets_the_leading_one(x, mantissa_bits, min_exponent, largest, beyond):
     exponent = torch.frexp(x.double()).exponent.clamp(min=min_exponent)
     spacing = torch.exp2((exponent - mantissa_bits).double())
     return (torch.round(x / spacing) * spacing).float()
+
+
+def clamps_first(x, mantissa_bits, min_exponent, largest, beyond):
+    return _rounds(x.clamp(-largest, largest), mantissa_bits, min_exponent, largest, beyond)
+
+
+def clamps_first_but_infinities(x, mantissa_bits, min_exponent, largest, beyond):
+    rounded = clamps_first(x, mantissa_bits, min_exponent, largest, beyond)
+    return torch.where(x.isinf(), torch.full_like(x, beyond).copysign(x), rounded)
+
+
+def divides_infinities(x, mantissa_bits, min_exponent, largest, beyond):
+    exponent = torch.floor(torch.log2(x.double().abs())).clamp(min=min_exponent)
+    spacing = torch.exp2(exponent - mantissa_bits)
+    rounded = torch.round(x / spacing) * spacing
+    return torch.where(rounded.abs() > largest, torch.full_like(rounded, beyond).copysign(x), rounded).float()
+
+
+def divides_infinities_by_pow(x, mantissa_bits, min_exponent, largest, beyond):
+    exponent = x.double().abs().log2().floor().clamp(min=min_exponent)
+    rounded = (x.double() * 2.0 ** (mantissa_bits - exponent)).round() * 2.0 ** (exponent - mantissa_bits)
+    sign = torch.where(x < 0, -1.0, 1.0)
+    return torch.where(rounded.abs() > largest, sign * beyond, rounded).float()
 
 
 def clamps_lose_nan(x, mantissa_bits, min_exponent, largest, beyond):
@@ -213,7 +234,86 @@ class GrowsOneLate(_Base):
             self.scale, self.good_steps = self.scale * self.growth, 0
 
 
-class NeedsEveryGradient(LossScaler):
+class LosesTheGraph(_Base):
+    def scale_loss(self, loss):
+        return torch.tensor(float(loss.detach()) * self.scale)
+
+
+class DetachesTheLoss(_Base):
+    def scale_loss(self, loss):
+        return (loss.detach() * self.scale).requires_grad_()
+
+
+class ScalesInPlace(_Base):
+    def scale_loss(self, loss):
+        loss *= self.scale
+        return loss
+
+
+class AlwaysDoubles(_Base):
+    def update(self, finite):
+        self.growth = 2.0
+        super().update(finite)
+
+
+class AlwaysHalves(_Base):
+    def update(self, finite):
+        self.backoff = 0.5
+        super().update(finite)
+
+
+class DoublesAndHalves(_Base):
+    def __init__(self, scale=2.0**16, growth=2.0, backoff=0.5, growth_interval=2000):
+        super().__init__(scale, 2.0, 0.5, growth_interval)
+
+
+class SeesOneGroup(_Base):
+    def gradients(self, optimizer):
+        return [p.grad for g in optimizer.param_groups[:1] for p in g["params"] if p.grad is not None]
+
+
+class ChecksOneGroup(_Base):
+    def finite(self, optimizer):
+        return all(p.grad.isfinite().all() for p in optimizer.param_groups[0]["params"] if p.grad is not None)
+
+
+class DividesCopies(_Base):
+    def unscale(self, optimizer):
+        if not self.unscaled:
+            for gradient in self.gradients(optimizer):
+                gradient = gradient / self.scale  # noqa: PLW2901 - the mistake
+        self.unscaled = True
+
+
+class DividesOnlyInStep(_Base):
+    def unscale(self, optimizer):
+        pass
+
+    def step(self, optimizer):
+        _Base.unscale(self, optimizer)
+        finite = self.finite(optimizer)
+        if finite:
+            optimizer.step()
+        self.update(finite)
+        self.unscaled = False
+        return finite
+
+
+class ForgetsAfterAGoodStepOnly(_Base):
+    def step(self, optimizer):
+        finite = super().step(optimizer)
+        self.unscaled = not finite
+        return finite
+
+
+class ForgetsAfterASkipOnly(_Base):
+    def step(self, optimizer):
+        finite = super().step(optimizer)
+        self.unscaled = finite
+        return finite
+
+
+class NeedsEveryGradient(_Base):
     def unscale(self, optimizer):
         for group in optimizer.param_groups:
             for p in group["params"]:
@@ -324,7 +424,11 @@ WRONG = {
         ("loses subnormal numbers", loses_subnormals, "Subnormal numbers are lost"),
         ("always overflows to inf", always_infinite, "inf"),
         ("always saturates", always_saturates, "not `largest` in every format"),
-        ("looks before it rounds", looks_before_it_rounds, r"first at \[1\]"),
+        ("looks before it rounds", looks_before_it_rounds, "Round first, then compare"),
+        ("clamps before it rounds", clamps_first, "clamping at `largest`"),
+        ("clamps all but infinities", clamps_first_but_infinities, "clamping at `largest`"),
+        ("divides inf by inf", divides_infinities, "inf / inf is NaN"),
+        ("multiplies inf by zero", divides_infinities_by_pow, "inf / inf is NaN"),
         ("rounds twice", rounds_through_fp16, "Rounded twice"),
         ("one bit too few", forgets_the_leading_one, "One bit too few"),
         ("loses NaN", clamps_lose_nan, "65504"),
@@ -341,7 +445,19 @@ WRONG = {
         ("never grows", NeverGrows, "set the scale anew"),
         ("never backs off", NeverBacksOff, "set the scale anew"),
         ("steps with zeros", StepsWithZeros, "momentum"),
-        ("never unscales", NeverUnscales, "Unscale once"),
+        ("never unscales", NeverUnscales, "in place"),
+        ("divides copies", DividesCopies, "the gradients themselves, in place"),
+        ("divides only in step", DividesOnlyInStep, "8 times too large"),
+        ("loses the graph", LosesTheGraph, "No gradient arrives"),
+        ("detaches the loss", DetachesTheLoss, "No gradient arrives"),
+        ("scales the loss in place", ScalesInPlace, "changes the loss itself"),
+        ("always doubles", AlwaysDoubles, "growth and backoff are given"),
+        ("always halves", AlwaysHalves, "growth and backoff are given"),
+        ("always doubles and halves", DoublesAndHalves, "growth and backoff are given"),
+        ("sees one group only", SeesOneGroup, "param_groups"),
+        ("checks one group only", ChecksOneGroup, "NaN|inf"),
+        ("stays unscaled after a skip", ForgetsAfterAGoodStepOnly, "after a skipped one too"),
+        ("stays unscaled but after a skip", ForgetsAfterASkipOnly, "self.unscaled to False"),
         ("grows one step late", GrowsOneLate, "not with the one after"),
         ("needs every gradient", NeedsEveryGradient, "TypeError"),
     ],
