@@ -310,9 +310,9 @@ claim(
 
 # %% [markdown]
 # Two causes, then. Old statistics cost nothing to renew. Filters of the wrong width need training: twenty steps mend
-# much of it, and after thirty the dotted line is not yet reached. (For the network trained at 24 pixels only, twice
-# as far from 48, fresh statistics mend little.) So do not judge a plan at a switch, and do not let a switch be the
-# end of the run.
+# much of it, and after thirty the dotted line is not yet reached. (For the network trained at 24 pixels only, further
+# from 48, fresh statistics mend little.) So do not judge a plan at a switch, and do not let a switch be the end of
+# the run.
 
 # %% [markdown]
 # ### Done wrong: the loader has paid already
