@@ -150,6 +150,7 @@ claim(
 # right in the figure. And what reaches the *weights* is a sum over pictures, larger still.
 
 # %%
+model.zero_grad()  # or those of other batches would be added to
 few = precision.gradients_of(model, x[:128], y[:128])
 weighed = torch.cat([p.grad.flatten() for p in model.parameters()])
 few, weighed = lost(few[few != 0], torch.float16), lost(weighed[weighed != 0], torch.float16)
