@@ -17,7 +17,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from labkit import course, hardware, repro
+from labkit import course, hardware, recording, repro
 from labkit.show import lenient_streams, table
 
 LIMIT_S = 480.0  # for all of it
@@ -35,6 +35,8 @@ def main() -> int:
     try:
         course.root()
         record = repro.budget() == "full"
+        if record:
+            recording.refuse_unrecordable()
         lessons = course.lessons()
     except course.CourseError as error:
         print(error, file=sys.stderr)

@@ -98,6 +98,21 @@ def write(lesson: str, claims: list, seconds: float, *, root: Path | None = None
     return repro.write_recording(lesson, results, manifest, root=root)
 
 
+def refuse_unrecordable() -> None:
+    """CourseError where nothing measured now may be kept under this machine's name.
+
+    A smoke budget decides nothing; and beside a GPU that torch cannot use, the figures would be the processor's.
+    """
+    if repro.budget() == "smoke":
+        raise course.CourseError("A smoke budget decides nothing, so it is not recorded: unset LABKIT_BUDGET.")
+    gpus = hardware.machine().gpus
+    if gpus and hardware.tier() == "cpu":
+        raise course.CourseError(
+            f"torch cannot use the {gpus[0].name} here, and what the processor measures is not recorded as that GPU's: "
+            "labkit doctor says what is missing."
+        )
+
+
 def _plain(name: str, heading: object, figure: object) -> Figure:
     """A figure as Python's own type; ValueError for what a recording cannot hold."""
     try:

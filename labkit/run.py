@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labkit import course, repro
+from labkit import course, recording, repro
 from labkit.course import Lesson
 from labkit.program import INTERRUPTED, where
 
@@ -37,8 +37,9 @@ def run(lesson: Lesson, *, record: bool = False, limit_s: float | None = None) -
     The exit code is 0 where no claim was refuted, 130 where the run was interrupted, and 1 otherwise.
     """
     course.split_cells(lesson.text())  # a malformed source is a sentence here, not a traceback from the child
-    if repro.budget() == "smoke" and record:
-        raise course.CourseError("A smoke budget decides nothing, so it is not recorded: unset LABKIT_BUDGET.")
+    repro.budget()  # so is a budget that there is not
+    if record:
+        recording.refuse_unrecordable()
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder) / "notes"

@@ -4,12 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import fabricated
 import pytest
 import torch
 
-from labkit import claims, hardware, recording, repro
+from labkit import claims, hardware, recording, repro, run
 from labkit.course import CourseError
 
 MEASURED = """# %% [markdown]
@@ -251,6 +252,17 @@ def test_a_smoke_budget_is_not_recorded():
     done = labkit("record", "02", budget="smoke")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("A smoke budget decides nothing, so it is not recorded")
+
+
+def test_a_gpu_that_torch_cannot_use_gets_no_figures_of_the_processor(monkeypatch):
+    beside = replace(hardware.machine(), gpus=(hardware.Gpu(name="Tesla T4", memory_bytes=1),))
+    monkeypatch.setattr(hardware, "machine", lambda: beside)
+    monkeypatch.setattr(hardware, "tier", lambda: "cpu")
+    with pytest.raises(CourseError, match="torch cannot use the Tesla T4 here"):
+        run.run(recording.course.find("02"), record=True)
+    assert recording.recordings("02") == ([], [])
+    monkeypatch.setattr(hardware, "tier", lambda: "gpu")
+    recording.refuse_unrecordable()
 
 
 def test_a_recording_that_cannot_be_written_is_a_sentence(toy):
