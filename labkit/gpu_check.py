@@ -14,10 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from labkit import course, hardware, recording, repro
+from labkit.program import INTERRUPTED
+from labkit.run import run
 from labkit.show import lenient_streams, table
 
 LIMIT_S = 480.0  # for all of it
@@ -49,7 +52,7 @@ def main() -> int:
         _set_environment(Path(folder))
         rows, codes = [], []
         with contextlib.suppress(KeyboardInterrupt):
-            for work in (_tests, *(_lesson_runner(lesson, record) for lesson in lessons)):
+            for work in (_tests, *(partial(_lesson, lesson, record) for lesson in lessons)):
                 row, code = work(LIMIT_S - _GRACE_S - (time.perf_counter() - begin))
                 rows.append(row)
                 codes.append(code)
@@ -100,24 +103,19 @@ def _code_of(command: list[str], env: dict[str, str], limit_s: float) -> int | N
                 os.killpg(running.pid, signal.SIGKILL) if group else running.kill()
 
 
-def _lesson_runner(lesson: course.Lesson, record: bool):
-    """A function from the seconds left to the row and exit code of one lesson."""
-    from labkit.run import run
-
-    def work(left_s: float) -> tuple[Row, int]:
-        if left_s < 1:
-            return (lesson.name, hardware.tier(), "not run: no time was left", "0.0"), 1
-        print(f"\n---- {lesson.name}", flush=True)
-        outcome = run(lesson, record=record, limit_s=min(left_s, _LESSON_S))
-        if outcome.code == 130:
-            raise KeyboardInterrupt
-        made = outcome.claims
-        held = f"{made.get('held', 0)} of {sum(made.values())}"
-        more = [f"{made[status]} {status}" for status in ("undecided", "refuted") if made.get(status)]
-        figures = ", ".join([held, *more]) if not outcome.why else outcome.why
-        return (lesson.name, hardware.tier(), figures, f"{outcome.seconds:.1f}"), outcome.code
-
-    return work
+def _lesson(lesson: course.Lesson, record: bool, left_s: float) -> tuple[Row, int]:
+    """Run one lesson, in what is left of the time at most; its row and its exit code."""
+    if left_s < 1:
+        return (lesson.name, hardware.tier(), "not run: no time was left", "0.0"), 1
+    print(f"\n---- {lesson.name}", flush=True)
+    outcome = run(lesson, record=record, limit_s=min(left_s, _LESSON_S))
+    if outcome.code == INTERRUPTED:
+        raise KeyboardInterrupt
+    made = outcome.claims
+    held = f"{made.get('held', 0)} of {sum(made.values())}"
+    more = [f"{made[status]} {status}" for status in ("undecided", "refuted") if made.get(status)]
+    figures = outcome.why or ", ".join([held, *more])
+    return (lesson.name, hardware.tier(), figures, f"{outcome.seconds:.1f}"), outcome.code
 
 
 if __name__ == "__main__":

@@ -181,15 +181,14 @@ def test_a_mark_in_a_comment_or_in_another_encoding_is_no_fault(course, capsys):
 @pytest.mark.usefixtures("here")
 def test_ctrl_c_leaves_the_table_of_what_was_done(course, monkeypatch, capsys):
     course(n01_good=GOOD, n02_good=SECOND)
-    real = gpu_check._lesson_runner
+    real = gpu_check._lesson
 
-    def second_interrupted(lesson, record):
-        def interrupted(_left_s):
+    def second_interrupted(lesson, record, left_s):
+        if lesson.number == "02":
             raise KeyboardInterrupt
+        return real(lesson, record, left_s)
 
-        return interrupted if lesson.number == "02" else real(lesson, record)
-
-    monkeypatch.setattr(gpu_check, "_lesson_runner", second_interrupted)
+    monkeypatch.setattr(gpu_check, "_lesson", second_interrupted)
     assert gpu_check.main() == 130
     said = capsys.readouterr()
     assert set(rows(said.out)) == {"tests", "01_good"}
