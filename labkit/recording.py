@@ -1,12 +1,11 @@
 """Figures measured here and now beside those that other machines recorded; `labkit record NN` keeps them."""
 
 from collections.abc import Mapping
-from html import escape
 from math import isfinite
 from pathlib import Path
 
 from labkit import course, hardware, repro
-from labkit.show import show, varying_html, varying_text
+from labkit.show import table
 
 Figure = float | int | str
 _figures: dict[tuple[str, str], dict[str, Figure]] = {}
@@ -32,7 +31,7 @@ def record(lesson: str, name: str, figures: Mapping[str, object]) -> None:
             rows.append([f"{made.hardware}, {made.date}", *(_shown(held.get(heading, "")) for heading in plain)])
     if len(rows) == 1:
         notes = ["No other machine has recorded this yet.", *notes]
-    _show_rows(name, list(plain), rows, notes)
+    table(["", *plain], rows, caption=name[0].upper() + name[1:], varying=True, notes=notes)
 
 
 def recordings(lesson: str) -> tuple[list[repro.Recording], list[str]]:
@@ -131,20 +130,3 @@ def _shown(figure: Figure) -> str:
     if isinstance(figure, float):
         return f"{figure:.3g}" if abs(figure) < 999.5 else f"{figure:,.0f}"
     return f"{figure:,}" if isinstance(figure, int) else figure
-
-
-def _show_rows(name: str, headings: list[str], rows: list[list[str]], notes: list[str]) -> None:
-    """The table with notes below it; rows and notes are marked as what may differ from run to run."""
-    lines = [
-        "   ".join([row[0], *(f"{heading} {cell}" for heading, cell in zip(headings, row[1:], strict=True) if cell)])
-        for row in rows
-    ]
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join(
-        f'<tr><td style="text-align:left">{escape(row[0])}</td>{"".join(f"<td>{escape(c)}</td>" for c in row[1:])}</tr>'
-        for row in rows
-    )
-    below = "".join(f"<p>{escape(note)}</p>" for note in notes)
-    html = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{varying_html(body)}</tbody></table>"
-    text = "\n".join([f"{name}:", varying_text("\n".join([*lines, *notes]))])
-    show(text, f"<p>{escape(name[0].upper() + name[1:])}</p>{html}{varying_html(below)}")

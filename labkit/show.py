@@ -69,14 +69,28 @@ def show(text: str, html: str | None = None, views: Mapping[str, object] | None 
     display({"text/plain": text, "text/html": html, **(views or {})}, raw=True)
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, caption: str = "") -> None:
-    """Show a table: the first column to the left, the others to the right, the caption above it."""
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    caption: str = "",
+    varying: bool = False,
+    notes: Sequence[str] = (),
+) -> None:
+    """Show a table: the first column to the left, the others to the right, the caption above it, notes below.
+
+    varying: a stored output is held to the caption, as HTML to the headings too, and not to rows and notes.
+    """
     cells = [[str(cell) for cell in row] for row in (headings, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(headings))]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells]
-    text = "\n".join([caption, *lines] if caption else lines)
+    shown = "\n".join([*lines, *notes])
+    shown = varying_text(shown) if varying else shown
+    text = f"{caption}\n{shown}" if caption else shown
     body = "".join(_html_row(row, "td") for row in cells[1:])
-    html = f"<table><thead>{_html_row(cells[0], 'th')}</thead><tbody>{body}</tbody></table>"
+    below = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    body, below = (varying_html(body), varying_html(below)) if varying else (body, below)
+    html = f"<table><thead>{_html_row(cells[0], 'th')}</thead><tbody>{body}</tbody></table>{below}"
     show(text, f"<p>{escape(caption)}</p>{html}" if caption else html)
 
 

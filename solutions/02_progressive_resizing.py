@@ -168,7 +168,7 @@ claim(
 # %%
 seconds = {"full size (s)": full_s, "growing (s)": growing_s, "ratio": sooner or 0.0}
 ends = {"accuracy, full size": full_end, "accuracy, growing": growing_end}
-record("02", "to an accuracy of 0.80", {**seconds, **ends})
+record("02", "to an accuracy of 0.80, on one CPU core", {**seconds, **ends})
 
 # %% [markdown]
 # One race is one race. Below, three fresh starts, with two *controls* that keep us honest. One stays at 48 pixels and
@@ -407,7 +407,7 @@ for name, load in LOADERS.items():
     for pictures in loaded(load):
         step_on(pictures)
     ran[f"{name} (ms a batch)"] = 1e3 * (time.perf_counter() - start_s) / 30
-record("02", "a loader in a thread beside the network", ran)
+record("02", "a loader in a thread beside the network, on the CPU", ran)
 
 # %% [markdown]
 # ## Change one thing
@@ -596,7 +596,7 @@ claim("from 48 to 8 pixels, seconds fall less than half as far", holds=less, evi
 # %%
 fixed_s = timed.median_s["one picture, 16 px"]
 shares = {f"{size} px (%)": round(100 * fixed_s / step_s[size]) for size in SIZES}
-record("02", "the fixed part of a step", shares)
+record("02", "the fixed part of a step, on one CPU core", shares)
 claim(
     "at 8 pixels the fixed part is more than a fifth of a step",
     holds=fixed_s > step_s[8] / 5,
@@ -612,7 +612,7 @@ claim(
 rates = {
     f"{s} px (GFLOP/s)": round(64 * by_torch[s] / (step_s[s] - fixed_s) / 1e9) for s in SIZES
 }
-record("02", "rate of a step without its fixed part", rates)
+record("02", "rate of a step without its fixed part, on one CPU core", rates)
 
 # %% [markdown]
 # So shrinking below some size buys little more, and the accuracy pays for it. What did the plan of the race promise,

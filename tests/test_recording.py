@@ -10,7 +10,7 @@ import fabricated
 import pytest
 import torch
 
-from labkit import claims, hardware, recording, repro, run
+from labkit import claims, hardware, recording, repro, run, show
 from labkit.course import CourseError
 
 MEASURED = """# %% [markdown]
@@ -47,7 +47,9 @@ def kept(name="AMD EPYC, 2 cores", figures=None, made=(), lesson="02_toy", date=
 def test_alone_it_says_that_nobody_has_recorded_this(capsys):
     recording.record("02", "the race", {"slow (s)": torch.tensor(3.14159), "images": 6048, "which": "resized"})
     assert capsys.readouterr().out == (
-        "the race:\n    · this machine, now   slow (s) 3.14   images 6,048   which resized\n"
+        "The race\n"
+        "    ·                    slow (s)  images    which\n"
+        "    · this machine, now      3.14   6,048  resized\n"
         "    · No other machine has recorded this yet.\n"
     )
 
@@ -58,14 +60,15 @@ def test_a_recording_is_a_row_with_its_machine_and_date(capsys):
     recording.record("02", "the race", {"slow (s)": 3, "fast (s)": 2})
     lines = capsys.readouterr().out.splitlines()
     assert lines[1:] == [
-        "    · this machine, now   slow (s) 3   fast (s) 2",
-        "    · AMD EPYC, 2 cores, 2026-11-30   slow (s) 1.25",
+        "    ·                                slow (s)  fast (s)",
+        "    · this machine, now                     3         2",
+        "    · AMD EPYC, 2 cores, 2026-11-30      1.25",
     ]
 
 
 def test_in_a_notebook_only_the_figures_may_vary(monkeypatch):
     shown = []
-    monkeypatch.setattr(recording, "show", lambda text, html: shown.append((text, html)))
+    monkeypatch.setattr(show, "show", lambda text, html: shown.append((text, html)))
     kept(figures={"the race": {"a < b": 1.25}})
     recording.record("02", "the race", {"a < b": 3.5})
     ((_, html),) = shown
@@ -106,7 +109,7 @@ def test_figures_need_a_name(name):
 )
 def test_how_a_figure_is_written(capsys, figure, shown):
     recording.record("02", "the race", {"x": figure})
-    assert capsys.readouterr().out.splitlines()[1] == f"    · this machine, now   x {shown}"
+    assert capsys.readouterr().out.splitlines()[2].split()[-1] == shown
 
 
 def _results(**results):
@@ -136,7 +139,7 @@ def test_what_another_version_or_a_broken_disk_left_hides_nothing_else(toy, caps
     (folder / "02_toy.json").write_text(text)
     recording.record("02", "the race", {"x": 2})
     lines = capsys.readouterr().out.splitlines()
-    assert "    · Tesla V100, 2026-11-30   x 1" in lines
+    assert "    · Tesla V100, 2026-11-30  1" in lines
     assert recording.verdicts("c") == ["✓ recorded on Tesla V100, 2026-11-30: 1x"]
 
 
