@@ -1,6 +1,6 @@
 """What a learner does with a lesson, in a real browser: run all, predict, fail an exercise, solve it, in both themes.
 
-Lesson 01 runs in full and is worked on; the others run on a smoke budget. One JupyterLab and one page serve all tests
+Lesson 01 runs in full; the others run on a smoke budget. One JupyterLab and one page serve all tests
 of a lesson, in the order of the file. Pictures of what the browser showed are kept in screenshots/. One of them,
 lesson.png, is the README's: copy it to tests/pictures/ where that should be renewed.
 """
@@ -14,13 +14,13 @@ import browser
 import pytest
 from playwright.sync_api import expect
 
-from labkit import course
+from labkit import build, course
 from labkit.repro import budget
 
 pytestmark = pytest.mark.browser
 
-WORKED_ON = "01"
-NUMBERS = [WORKED_ON, *(lesson.number for lesson in course.lessons() if lesson.number != WORKED_ON)]
+IN_FULL = "01"
+NUMBERS = [IN_FULL, *(lesson.number for lesson in course.lessons() if lesson.number != IN_FULL)]
 PICTURES = browser.ROOT / "screenshots"
 READABLE = 4.5  # the contrast that WCAG 2.2 asks of text, criterion 1.4.3
 
@@ -44,7 +44,7 @@ def lab(lesson, tmp_path_factory):
     PICTURES.mkdir(exist_ok=True)
     folder = tmp_path_factory.mktemp("lab")
     try:
-        with browser.lab(folder, lesson, None if lesson == WORKED_ON else "smoke") as running:
+        with browser.lab(folder, lesson, None if lesson == IN_FULL else "smoke") as running:
             yield running
     finally:
         (folder / "server.log").replace(PICTURES / f"server-{lesson}.log")
@@ -89,7 +89,7 @@ def test_run_all_goes_through_the_untouched_notebook(notebook, lab, lesson):
     assert re.search(rf"/lab/tree/notebooks/{lesson}_\w+\.ipynb$", notebook.page.url), "what labkit lab opens"
     assert not notebook.faults(), "no traceback, and nothing on stderr"
     assert not [text for text in notebook.outputs() if "✗" in text], "no claim is refuted, no check has failed"
-    smoke = lesson != WORKED_ON or budget() == "smoke"
+    smoke = lesson != IN_FULL or budget() == "smoke"
     assert smoke or any(text.startswith("✓") for text in notebook.outputs()), "claims hold"
     for exercise in exercises(lesson):
         expect(notebook.cell(f"check({exercise.name})")).to_contain_text(f"{exercise.number} · {exercise.name} · not")
@@ -115,20 +115,34 @@ def test_predictions_are_set_with_the_keyboard(notebook):
         assert float(guess) == pytest.approx(float(readout.inner_text().replace(",", "")), rel=0.01)
 
 
-@pytest.mark.parametrize("lesson", [WORKED_ON], indirect=True, scope="module")
+def stands_alone(fn):
+    """Whether a wrong answer can be typed as it is: it calls nothing else of the file that it comes from."""
+    own = {
+        name for name, value in vars(inspect.getmodule(fn)).items() if getattr(value, "__module__", "") == fn.__module__
+    }
+    return not own & set(fn.__code__.co_names)
+
+
+def solution(lesson, exercise):
+    """The cell that solves the exercise, as the lesson has it."""
+    cells = build.convert(course.find(lesson))
+    return next(cell.solution for cell in cells if cell.kind == "code" and f"def {exercise.name}(" in cell.solution)
+
+
 def test_an_exercise_is_solved_by_typing(notebook, lab, lesson):
     exercise = exercises(lesson)[0]
-    _, wrong, complaint = import_module(f"wrong_answers.nb{lesson}").WRONG[exercise.number][0]
+    wrong_answers = import_module(f"wrong_answers.nb{lesson}").WRONG[exercise.number]
+    wrong, complaint = next((fn, complaint) for _, fn, complaint in wrong_answers if stands_alone(fn))
     answer, verdict = notebook.cell(f"def {exercise.name}("), notebook.cell(f"check({exercise.name})")
     stub = notebook.code(answer)
-    for fn, mark, message in ((wrong, "✗", complaint), (exercise.reference, "✓", "right")):
-        notebook.type_code(answer, filled(stub, fn))
-        assert notebook.code(answer) == filled(stub, fn), "the editor holds what was typed"
+    for code, mark, message in ((filled(stub, wrong), "✗", complaint), (solution(lesson, exercise), "✓", "right")):
+        notebook.type_code(answer, code)
+        assert notebook.code(answer) == code, "the editor holds what was typed"
         notebook.run(answer)
         notebook.run(verdict)
         expect(verdict).to_contain_text(f"{mark} Exercise {exercise.number} · {exercise.name} · ")
         expect(verdict).to_contain_text(re.compile(message))
-        if mark == "✗":
+        if mark == "✗" and lesson == IN_FULL:
             claim = notebook.cell("claim(").first
             figure = claim.locator("xpath=preceding::*[contains(@class, 'jp-CodeCell')][.//img]").last
             notebook.picture_of([figure, claim, answer, verdict], PICTURES / "lesson.png")
