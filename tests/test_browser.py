@@ -117,10 +117,8 @@ def test_predictions_are_set_with_the_keyboard(notebook):
 
 def stands_alone(fn):
     """Whether a wrong answer can be typed as it is: it calls nothing else of the file that it comes from."""
-    own = {
-        name for name, value in vars(inspect.getmodule(fn)).items() if getattr(value, "__module__", "") == fn.__module__
-    }
-    return not own & set(fn.__code__.co_names)
+    called = (fn.__globals__.get(name) for name in fn.__code__.co_names)
+    return all(getattr(each, "__module__", None) != fn.__module__ for each in called)
 
 
 def solution(lesson, exercise):
