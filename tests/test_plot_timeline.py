@@ -1,0 +1,84 @@
+"""Timelines: which rows and gaps are drawn, in which colours, and how a crowd of spans stays one figure."""
+
+import pytest
+
+from labkit import figure as look
+from labkit import plot_timeline
+from labkit.timeline import CAUSES, KINDS, Span
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """(figure, sentence) of each figure shown, each rendered, so that an error or a warning fails the test."""
+    shown = []
+    monkeypatch.setattr(look, "_show", lambda figure, alt: shown.append((look.png(figure) and figure, alt)))
+    return shown
+
+
+def _span(kind, start_s, end_s, row="host", name=""):
+    return Span(row=row, name=name or kind, start_s=start_s, end_s=end_s, kind=kind)
+
+
+SPANS = [
+    _span("step", 0.0, 1.0),
+    _span("host", 0.0, 0.5, name="aten::mm"),
+    _span("wait", 0.5, 0.9, name="cost $5 and 3_4^2 <b>"),
+    _span("kernel", 0.1, 0.4, row="GPU 0"),
+    _span("kernel", 0.8, 0.9, row="GPU 0"),
+]
+
+
+def _texts(axes):
+    return [text.get_text().strip() for text in axes.texts]
+
+
+def test_every_kind_and_every_cause_has_a_look_of_its_own():
+    assert set(plot_timeline.LOOKS) == set(KINDS)
+    assert set(plot_timeline.GAP_LOOKS) == set(CAUSES)
+    for looks in (plot_timeline.LOOKS, plot_timeline.GAP_LOOKS):
+        assert len(set(looks.values())) == len(looks)
+
+
+def test_rows_gaps_and_legend(drawn):
+    plot_timeline.timeline(SPANS, title="one step")
+    ((figure, alt),) = drawn
+    assert alt == "Figure: one step. timeline of host above GPU 0."
+    assert [text for text in _texts(figure.axes[0]) if text in ("host", "GPU 0")] == ["host", "GPU 0"]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["host", "kernel", "wait", "step", "idle: synchronisation", "idle: launch-bound"]
+
+
+def test_names_are_drawn_as_they_are(drawn):
+    plot_timeline.timeline(SPANS, title="")
+    assert any(text.startswith("cost $5") for text in _texts(drawn[0][0].axes[0]))
+
+
+def test_a_window_starts_at_zero_and_leaves_the_rest_out(drawn):
+    plot_timeline.timeline(SPANS, title="", start_s=0.55, end_s=0.95)
+    figure = drawn[0][0]
+    assert figure.axes[0].get_xlim() == (0, pytest.approx(0.4))
+    assert not {"aten::mm"} & set(_texts(figure.axes[0]))
+
+
+def test_rows_named_as_devices_are_last_and_have_the_gaps(drawn):
+    spans = [_span("kernel", 0.0, 0.2, row="worker"), _span("host", 0.0, 1.0)]
+    plot_timeline.timeline(spans, title="", devices=["worker"])
+    assert drawn[0][1] == "Figure: timeline of host above worker."
+
+
+def test_a_crowd_of_spans_becomes_few_bars(drawn):
+    spans = [_span("kernel", i * 1e-6, i * 1e-6 + 5e-7, row="gpu") for i in range(50_000)]
+    plot_timeline.timeline(spans, title="")
+    bars = sum(len(each.get_paths()) for each in drawn[0][0].axes[0].collections)
+    assert bars < 2000
+
+
+def test_deep_nesting_is_cut(drawn):
+    plot_timeline.timeline([_span("host", i * 0.1, 2 - i * 0.1) for i in range(9)], title="")
+    assert len(drawn[0][0].axes[0].collections) == plot_timeline.MOST_LANES
+
+
+def test_nothing_in_the_window_is_a_sentence():
+    for spans in ([], SPANS):
+        with pytest.raises(ValueError, match="nothing to draw: no span lies between"):
+            plot_timeline.timeline(spans, title="", start_s=5.0, end_s=6.0)
