@@ -15,7 +15,8 @@ PACKAGE = Path(__file__).parents[1] / "labkit"
 LAYERS = (
     {"units", "hardware", "course", "show"},
     {"repro", "measure", "data", "formats", "models", "deadline", "ambient", "describe", "compare", "timeline"},
-    {"train", "precision", "resize", "figure", "trace"},
+    {"train", "precision", "resize", "figure", "trace"}
+    | {"launches", "handles", "tasks", "device_cuda", "device_thread"},
     {"plot", "plot_formats", "plot_timeline", "widgets", "explorer", "progress", "judge", "checker", "checks"}
     | {"recording", "claims"},
     {"build", "execute", "doctor", "program", "run", "gpu_check", "cli"},

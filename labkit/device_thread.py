@@ -1,0 +1,287 @@
+"""An asynchronous device for machines without one: a worker thread that runs real torch operations from a queue.
+
+`open()` gives this device, or where there is a GPU, the GPU with the same few methods. As on a GPU, an operation
+returns before it has run; `.item()`, `.cpu()`, printing, and whatever else needs a value wait until it has. Results are
+bit for bit those of plain torch on one thread.
+
+Unlike a GPU: a launch costs the host some fifteen microseconds, not five to ten; an operation that meets shapes for the
+first time is waited for, once, to learn the shape of its result (recorded as `compile`); random numbers come from
+torch's global generator; plain tensors among the arguments are taken along without complaint.
+"""
+
+import atexit
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from queue import SimpleQueue
+from time import perf_counter, sleep
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.device_cuda import CudaDevice, CudaPending
+from labkit.handles import Box, DeviceError, Handle, boxed, metas, pack, plain, wrapped
+from labkit.launches import Plan, outline, outline_of_view, plan_of
+from labkit.tasks import Task, held_lock, put_module
+from labkit.timeline import Span
+
+__all__ = ["CudaDevice", "CudaPending", "DeviceError", "Handle", "Pending", "ThreadDevice", "open"]
+
+DEPTH = 1000  # launches that may stand in the queue; a GPU's holds about as many, and then the host must wait
+SWITCH_S = 2e-5  # how often Python's threads take turns; at its own 5 ms the worker starves beside a busy host
+MOST_SHAPES = 50_000
+HOST, DEVICE = "host", "device"
+
+
+class Pending:
+    """A tensor's values on their way to the host: `done()` asks, without waiting; `get()` waits for this one alone."""
+
+    def __init__(self, home: "ThreadDevice", task: Task) -> None:
+        self._home, self._task = home, task
+
+    def done(self) -> bool:
+        """Whether get() would return at once."""
+        return not self._task.finished.locked()
+
+    def get(self) -> Tensor:
+        """The values as a plain tensor. Any thread may call it. DeviceError: an operation failed before this."""
+        self._home._await(self._task)
+        return self._task.result
+
+
+class ThreadDevice:
+    """A worker thread and its queue; made by `open`. `waits` counts how often the host waited for it."""
+
+    name = "worker thread on this CPU"
+
+    def __init__(self, launch_s: float) -> None:
+        self.launch_s, self.waits = launch_s, 0
+        self._queue: SimpleQueue = SimpleQueue()
+        self._n_launched = self._n_done = 0
+        self._outlines: dict[tuple, object] = {}
+        self._raw: list[tuple] | None = None
+        self._error: DeviceError | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="labkit device", daemon=True)
+        self._thread.start()
+
+    def put(self, what: Any, non_blocking: bool = False) -> Any:
+        """A tensor on the device, or a module moved there (the same module, as `.to` gives it back).
+
+        Waits until all earlier work and the copy are done, as a GPU does for ordinary memory. With non_blocking it does
+        not, and the source must stay as it is until the copy is done. ValueError: neither tensor nor module.
+        """
+        if isinstance(what, nn.Module):
+            return put_module(self, what, non_blocking)
+        if isinstance(what, Handle):
+            return what
+        if not isinstance(what, Tensor):
+            raise ValueError(f"A device takes tensors and modules, not {type(what).__name__}.")
+        task = Task(torch.clone, [what.detach()], {}, "copy to device", "copy")
+        task.expected, task.boxes = outline(torch.empty_like(what, device="meta")), Box()
+        self._send(task, perf_counter(), wait=not non_blocking)
+        return Handle(task.boxes, task.expected, self).requires_grad_(what.requires_grad)
+
+    def fetch(self, tensor: Handle, name: str = "copy to host") -> Pending:
+        """The values of a tensor as they are at this point of the queue, on their way to the host; does not wait."""
+        task = Task(torch.clone, [tensor._box], {}, name, "copy")
+        task.finished = held_lock()
+        self._send(task, perf_counter())
+        return Pending(self, task)
+
+    def synchronize(self) -> None:
+        """Wait until everything launched so far has run. DeviceError: what failed there, naming the operation."""
+        self._send(Task(lambda: None, [], {}, "synchronize", None), perf_counter(), wait=True)
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Span]]:
+        """A list that holds, after the block, what host and device did in it; both are idle when it begins.
+
+        The block's last work is waited for, unrecorded.
+        """
+        self._settle()
+        spans, self._raw = [], (raw := [])
+        try:
+            yield spans
+        finally:
+            self._settle()
+            self._raw = None
+            start_s = min((each[2] for each in raw), default=0.0)
+            rows = ((row, name, a - start_s, b - start_s, kind) for row, name, a, b, kind in sorted(raw, key=_start))
+            spans += [Span(row=r, name=n, start_s=a, end_s=b, kind=k) for r, n, a, b, k in rows]
+
+    def close(self) -> None:
+        """Stop the worker; what still stands in the queue is not run. Harmless when done twice."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+            self._thread.join(timeout=10)
+            _forget(self)
+
+    def launch(self, func: Any, args: Sequence, kwargs: dict) -> Any:
+        """What a torch operation on handles returns: handles at once, or after a wait its values."""
+        started_s = perf_counter()
+        if func is torch.ops.aten.detach.default:
+            return Handle(args[0]._box, args[0]._meta, self)
+        plan, key = plan_of(func), [func]
+        if plan.resizes:
+            raise NotImplementedError(f"{plan.name} changes a tensor's size in place: the device thread cannot do that")
+        packed = pack(enumerate(args), plan, key)
+        names = tuple(kwargs)
+        packed_kwargs = dict(zip(names, pack(kwargs.items(), plan, key), strict=True))
+        task = Task(func, packed, packed_kwargs, plan.name, None if plan.is_view else "kernel")
+        touches = _touches_host(plan, args)
+        if touches or plan.waits(args, kwargs):
+            self._send(task, started_s, wait=not (touches and args[2:3] == (True,)))
+            return self._values(plan, args, kwargs, task)
+        key.append(names)
+        expected = self._outlines.get(known := tuple(key))
+        if expected is None and not plan.is_view:
+            self._send(task, started_s, wait=True, why="compile")
+            self._learn(known, outline(task.result))
+            return self._values(plan, args, kwargs, task)
+        if expected is None:
+            expected = self._learn(known, outline_of_view(func, metas(args), kwargs))
+        if not plan.gives:
+            task.expected, task.boxes = expected, boxed(expected)
+        self._send(task, started_s)
+        return _given(plan, args, kwargs) if plan.gives else wrapped(expected, task.boxes, self)
+
+    def _values(self, plan: Plan, args: Sequence, kwargs: dict, task: Task) -> Any:
+        """What an operation returns that has run: what it wrote into, or handles of what it made."""
+        if plan.gives:
+            return _given(plan, args, kwargs)
+        return wrapped(outline(task.result), boxed(task.result), self)
+
+    def _learn(self, key: tuple, expected: object) -> object:
+        """Remember what such an operation gives; too many ways to call one, and all are forgotten."""
+        if len(self._outlines) >= MOST_SHAPES:
+            self._outlines.clear()
+        self._outlines[key] = expected
+        return expected
+
+    def _send(self, task: Task, started_s: float, *, wait: bool = False, why: str = "wait") -> None:
+        """Put a task into the queue, no sooner than launch_s after started_s; wait for it on request."""
+        if self._closed:
+            raise DeviceError("this device is closed: open another")
+        if self._n_launched - self._n_done >= DEPTH:
+            self._wait_for_room()
+        if wait:
+            task.finished = held_lock()
+        while perf_counter() < started_s + self.launch_s:
+            pass  # busy, as a driver is
+        self._n_launched += 1
+        self._queue.put(task)
+        if self._raw is not None and task.kind:
+            self._raw.append((HOST, task.name, started_s, perf_counter(), "launch"))
+        if wait:
+            self._await(task, why)
+
+    def _wait_for_room(self) -> None:
+        """Let the worker catch up with a host that is too far ahead."""
+        started_s = perf_counter()
+        while self._n_launched - self._n_done >= DEPTH and self._thread.is_alive():
+            sleep(1e-4)
+        self._waited("queue full", started_s, "wait")
+
+    def _await(self, task: Task, why: str = "wait") -> None:
+        """Wait for one task; raise what went wrong in it, or before it and nobody has heard of yet."""
+        started_s = perf_counter()
+        while not task.finished.acquire(timeout=0.2):  # woken now and then, so that Ctrl-C and a lost worker are seen
+            if not self._thread.is_alive():
+                raise DeviceError(f"the device was closed before {task.name} had run")
+        task.finished.release()
+        self._waited(task.name, started_s, why)
+        error, self._error = task.error or self._error, None
+        if error is not None:
+            raise task.own or error  # what the host waited for fails as if it had run at once
+
+    def _waited(self, name: str, started_s: float, why: str) -> None:
+        """Count and record a wait of the host; learning a shape is none."""
+        self.waits += why == "wait"
+        if self._raw is not None:
+            self._raw.append((HOST, name, started_s, perf_counter(), why))
+
+    def _settle(self) -> None:
+        """Wait until the queue is empty, uncounted and unrecorded."""
+        raw, self._raw, before = self._raw, None, self.waits
+        try:
+            self.synchronize()
+        finally:
+            self._raw, self.waits = raw, before
+
+    def _work(self) -> None:
+        """The worker: one task after the other, until there is None."""
+        torch.set_num_threads(1)
+        torch.set_grad_enabled(False)
+        while (task := self._queue.get()) is not None:
+            self._do(task)
+            del task  # or its tensors would live until the next one comes
+
+    def _do(self, task: Task) -> None:
+        """Run a task and record it; an error waits in its boxes, and here, for whoever waits next."""
+        started_s, raw = perf_counter(), self._raw
+        try:
+            if self._closed:
+                raise DeviceError(f"the device was closed before {task.name} had run")
+            task.run()
+        except Exception as error:
+            self._error = task.fail(error)
+        if raw is not None and task.kind:
+            raw.append((DEVICE, task.name, started_s, perf_counter(), task.kind))
+        self._n_done += 1
+        if task.finished is not None:
+            task.finished.release()
+
+
+_opened: list[ThreadDevice] = []
+_switch_before_s: list[float] = []
+
+
+def open(*, launch_s: float = 10e-6) -> ThreadDevice | CudaDevice:  # noqa: A001 - read as device_thread.open
+    """The GPU where torch can use one, else a new worker thread. launch_s: seconds that a launch there costs at least.
+
+    ValueError: a negative launch_s. While a worker thread is open, Python's threads take turns more often.
+    """
+    if launch_s < 0:
+        raise ValueError(f"a launch takes {launch_s} s: give 0 or more")
+    if torch.cuda.is_available():
+        return CudaDevice()
+    if not _opened:
+        _switch_before_s.append(sys.getswitchinterval())
+        sys.setswitchinterval(SWITCH_S)
+    _opened.append(made := ThreadDevice(launch_s))
+    return made
+
+
+def _forget(device: ThreadDevice) -> None:
+    """After the last device, Python's threads take turns as before."""
+    _opened.remove(device)
+    if not _opened:
+        sys.setswitchinterval(_switch_before_s.pop())
+
+
+@atexit.register
+def _close_all() -> None:
+    """A worker in the middle of an operation would outlive the interpreter."""
+    for device in tuple(_opened):
+        device.close()
+
+
+def _start(each: tuple) -> float:
+    """When a recorded span began."""
+    return each[2]
+
+
+def _touches_host(plan: Plan, args: Sequence) -> bool:
+    """Whether an operation writes into plain tensors, or copies from one: it moves data between device and host."""
+    written = any(plain(args[place]) for place in plan.writes if isinstance(place, int) and place < len(args))
+    return written or plan.name == "copy_" and plain(args[1])
+
+
+def _given(plan: Plan, args: Sequence, kwargs: dict) -> Any:
+    """The arguments that an operation wrote into and returns."""
+    given = tuple(args[place] if isinstance(place, int) else kwargs[place] for place in plan.returns)
+    return given[0] if len(given) == 1 else given

@@ -1,0 +1,136 @@
+"""What a host knows of a torch operation before it has run: whether it must wait for it, and what will come back.
+
+Shape, strides and type of a result follow from those of the arguments, from whole numbers (a dim, a size) and from
+flags. So they are remembered by these: floats, and numbers that are calculated with, count by their type alone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_MASKS = (torch.bool, torch.uint8)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Meta:
+    """Size, strides, offset and type of a tensor; there is one for all tensors that agree in these.
+
+    form: the same object for all that agree in all but the offset, on which no result but a view's depends.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    form: object
+
+
+_metas: dict[tuple, Meta] = {}
+_forms: dict[tuple, object] = {}
+
+
+def meta_of(tensor: Tensor) -> Meta:
+    """What a tensor is without its values; the same object for equal tensors."""
+    parts = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype)
+    found = _metas.get(parts)
+    if found is None:
+        form = _forms.setdefault((parts[0], parts[1], parts[3]), object())
+        found = _metas.setdefault(parts, Meta(*parts, form))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How one operation is launched.
+
+    name: as the course writes it, `mm`. waits: asks arguments whether the host must wait for the result. is_view: it
+    only looks at another tensor's memory, which costs a device nothing. resizes: changes the size of what it is given.
+    writes: the arguments that it changes. returns: for each result, the argument that it is, or None; gives: it returns
+    what it was given, and nothing else.
+    numbers: the arguments that are calculated with, whose value shapes nothing.
+    """
+
+    name: str
+    waits: Callable[[Sequence, dict], bool]
+    is_view: bool
+    resizes: bool
+    writes: tuple[int | str, ...]
+    returns: tuple[int | str | None, ...]
+    gives: bool
+    numbers: frozenset[int | str]
+
+
+@cache
+def plan_of(func: Any) -> Plan:
+    """The plan of an ATen operation, read from its schema and its tags."""
+    schema = func._schema
+    place = {a.name: a.name if a.kwarg_only else i for i, a in enumerate(schema.arguments)}
+    written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    returned = [_argument_with(r.alias_info, written) for r in schema.returns]
+    return Plan(
+        name=_NAMES.get(schema.name, schema.name.removeprefix("aten::")),
+        waits=_waiting(func),
+        is_view=func.is_view,
+        resizes=torch.Tag.inplace_view in func.tags,
+        writes=tuple(place[a.name] for a in written),
+        returns=tuple(place.get(name) for name in returned),
+        gives=bool(returned) and all(name is not None for name in returned),
+        numbers=frozenset(place[a.name] for a in schema.arguments if "number" in str(a.type)),
+    )
+
+
+_NAMES = {"aten::_local_scalar_dense": "item"}
+
+
+def _argument_with(alias: Any, written: Sequence) -> str | None:
+    """The name of the argument that a result is, where the operation writes into it."""
+    if alias is None or not alias.is_write:
+        return None
+    return next((a.name for a in written if a.alias_info.before_set & alias.before_set), None)
+
+
+def _waiting(func: Any) -> Callable[[Sequence, dict], bool]:
+    """Whether the host must wait: where values decide what comes back, as on a GPU."""
+    name = func._schema.name
+    if name == "aten::index":
+        return lambda args, _kwargs: _has_mask(args[1])
+    if name in ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_"):
+        return lambda args, _kwargs: _has_mask(args[1]) and args[2].numel() > 1  # one value: a masked_fill
+    if name == "aten::repeat_interleave":
+        return lambda _args, kwargs: kwargs.get("output_size") is None
+    decided = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
+    return lambda _args, _kwargs: bool(decided)
+
+
+def _has_mask(indices: Sequence) -> bool:
+    """Whether an index chooses by True and False."""
+    return any(index is not None and index.dtype in _MASKS for index in indices)
+
+
+def outline(result: object) -> object:
+    """A result with a Meta in place of each tensor: what the host needs to hand out handles before it is there."""
+    if isinstance(result, Tensor):
+        return meta_of(result)
+    return type(result)(map(outline, result)) if isinstance(result, (tuple, list)) else result
+
+
+def outline_of_view(func: Any, args: Sequence, kwargs: dict) -> object:
+    """The outline of a view, computed without values; args hold a Meta for each tensor."""
+    return outline(func(*map(_shadow, args), **kwargs))
+
+
+def _shadow(value: object) -> object:
+    """A tensor without memory for a Meta; anything else as it is."""
+    if isinstance(value, Meta):
+        return _memory(value.dtype).as_strided(value.size, value.stride, value.offset)
+    return value
+
+
+@cache
+def _memory(dtype: torch.dtype) -> Tensor:
+    """More memory than anyone has, of the kind that holds nothing: every view of a tensor fits into it."""
+    return torch.empty(2**50, dtype=dtype, device="meta")

@@ -1,0 +1,368 @@
+"""The device thread: it runs behind the host, waits where a GPU would, and computes what plain torch computes."""
+
+import copy
+import pickle
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from labkit import device_thread, models, train
+from labkit.device_thread import DeviceError, Handle
+from labkit.tasks import Task
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="opens the GPU where there is one")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def dev():
+    device = device_thread.open(launch_s=0.0)
+    yield device
+    device.close()
+
+
+def known(dev, fn):
+    """Run fn once, so that its operations' shapes are known and it can be launched without a wait."""
+    fn()
+    dev.synchronize()
+
+
+def held_up(dev):
+    """An event; until it is set, nothing that is launched from here on can run."""
+    gate = threading.Event()
+    dev._send(Task(lambda: gate.wait(30) and None, [], {}, "gate", None), 0.0)
+    return gate
+
+
+def test_an_operation_returns_before_it_has_run(dev):
+    x = dev.put(torch.ones(4))
+    known(dev, lambda: (x + 1).sum())
+    gate = held_up(dev)
+    total = (x + 1).sum()
+    pending = dev.fetch(total)
+    assert not pending.done()
+    assert total._box.held is None
+    gate.set()
+    assert pending.get() == 8
+    assert pending.done()
+    assert total.item() == 8
+
+
+WAITS = {
+    "item": lambda x: x[0].item(),
+    "float": lambda x: float(x[0]),
+    "int": lambda x: int(x[0]),
+    "bool": lambda x: bool(x[0]),
+    "if": lambda x: 1 if x[0] > 0 else 2,
+    "tolist": lambda x: x.tolist(),
+    "numpy": lambda x: x.numpy(),
+    "cpu": lambda x: x.cpu(),
+    "to cpu": lambda x: x.to("cpu"),
+    "to cpu, float64": lambda x: x.to("cpu", torch.float64),
+    "repr": repr,
+    "format": lambda x: f"{x[0]:.2f}",
+    "nonzero": lambda x: x.nonzero(),
+    "where, one argument": lambda x: torch.where(x > 0),
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "boolean index": lambda x: x[x > 0],
+    "assignment by mask, many values": lambda x: x.clone().__setitem__(x > 0, x[:2]),
+    "unique": lambda x: x.unique(),
+    "bincount": lambda x: x.long().abs().bincount(),
+    "equal": lambda x: torch.equal(x, x),
+    "allclose": lambda x: torch.allclose(x, x),
+    "repeat_interleave": lambda x: x.repeat_interleave(x.long().clamp(min=0)),
+    "index by a handle": lambda x: [10, 20, 30, 40][x.long()[3]],
+    "copy into a plain tensor": lambda x: torch.empty(4).copy_(x),
+    "copy from a plain tensor": lambda x: x.clone().copy_(torch.ones(4)),
+    "in": lambda x: 2.0 in x,
+    "pickle": pickle.dumps,
+}
+WAITS_NOT = {
+    "add": lambda x: x + 1,
+    "where, three arguments": lambda x: torch.where(x > 0, x, 0.0),
+    "masked_fill": lambda x: x.masked_fill(x > 0, 1.0),
+    "assignment by mask, one value": lambda x: x.clone().__setitem__(x > 0, 0.0),
+    "repeat_interleave with output_size": lambda x: x.repeat_interleave(x.long().clamp(min=0), output_size=3),
+    "index by handles": lambda x: x[x.long().clamp(0, 3)],
+    "clip": lambda x: nn.utils.clip_grads_with_norm_([x], 1.0, nn.utils.get_total_norm([x])),
+    "to its own device": lambda x: x.to(x.device),
+    "to float64": lambda x: x.to(torch.float64),
+    "to cpu, non-blocking": lambda x: x.to("cpu", non_blocking=True),
+    "view": lambda x: x.view(2, 2).t()[1],
+    "isnan": lambda x: x.isnan().any(),
+    "deepcopy": copy.deepcopy,
+    "copy into a plain tensor, non-blocking": lambda x: torch.empty(4).copy_(x, non_blocking=True),
+}
+
+
+each_call = pytest.mark.parametrize(
+    ("call", "waits"),
+    [pytest.param(call, True, id=name) for name, call in WAITS.items()]
+    + [pytest.param(call, False, id=name) for name, call in WAITS_NOT.items()],
+)
+
+
+@each_call
+def test_what_waits_and_what_does_not(dev, call, waits):
+    values = torch.tensor([2.0, 1.0, -1.0, 0.0])
+    x = dev.put(values)
+    call(x)
+    dev.synchronize()
+    before = dev.waits
+    result = call(x)
+    assert (dev.waits > before) == waits
+    dev.synchronize()
+    expected = call(values)
+    if isinstance(result, torch.Tensor):
+        assert torch.equal(result.cpu(), expected.to(result.dtype))
+    elif not isinstance(result, (str, bytes, tuple)):
+        assert (result == expected) is True or (result == expected) is NotImplemented or all(result == expected)
+
+
+def trained(put, make_model, make_optimizer, **clip):
+    """Losses, weights, gradients and buffers after some steps."""
+    torch.manual_seed(0)
+    model = put(make_model())
+    x, y = put(torch.randn(32, 1, 24, 24)), put(torch.randint(0, 32, (32,)))
+    optimizer, losses = make_optimizer(model.parameters()), []
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = train.mean_cross_entropy(model(x), y)
+        loss.backward()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), **clip)
+        optimizer.step()
+        losses.append(loss.detach())
+    return [*losses, *(p.detach() for p in model.parameters()), *model.buffers(), *(p.grad for p in model.parameters())]
+
+
+SGD = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=1e-4)
+TRAININGS = {
+    "resnet": (models.resnet, SGD, {}),
+    "foreach": (models.convnet, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=True), {}),
+    "clipped": (models.convnet, SGD, {"max_norm": 0.1}),
+    "clipped, foreach": (models.convnet, SGD, {"max_norm": 0.1, "foreach": True}),
+    "adamw": (models.convnet, lambda p: torch.optim.AdamW(p, lr=1e-3), {}),
+    "adamw, foreach": (models.resnet, lambda p: torch.optim.AdamW(p, lr=1e-3, foreach=True), {}),
+}
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_training_is_bit_for_bit_that_of_plain_torch(dev, name):
+    make_model, make_optimizer, clip = TRAININGS[name]
+    plain = trained(lambda what: what, make_model, make_optimizer, **clip)
+    before = dev.waits
+    ours = trained(dev.put, make_model, make_optimizer, **clip)
+    assert dev.waits - before == 3, "what was put waited, and nothing else"
+    assert all(isinstance(each, Handle) for each in ours)
+    assert all(torch.equal(each.cpu(), other) for each, other in zip(ours, plain, strict=True))
+
+
+def through_views(x, w):
+    """Writes through views, with gradients through them."""
+    y = (x * w).view(2, 6)
+    y[0, 1:4] *= 3
+    y.t()[2].add_(w.sum())
+    first, second = y[:, :3], y[:, 3:]
+    first -= second
+    z = torch.cat([first, y[:, ::2]]).contiguous()
+    z[z.shape[0] // 2 :] = x.flatten()[0]
+    return z.square().sum() + y.unbind()[1].prod() + y.max(dim=1).values.sum()
+
+
+def test_views_writes_and_gradients_through_them(dev):
+    values, weights = torch.randn(3, 4), torch.randn(3, 4)
+    results = []
+    for put in (lambda what: what, dev.put):
+        for _ in range(2):  # learning the shapes, then behind the host
+            x, w = put(values.clone()), put(weights.clone()).requires_grad_()
+            out = through_views(x, w)
+            out.backward()
+        results.append([out.detach().cpu(), w.grad.cpu(), x.cpu()])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_slices_at_new_places_are_launched_without_learning(dev):
+    x = dev.put(torch.arange(100.0))
+    known(dev, lambda: x[0:10] * 2)
+    with dev.recording() as spans:
+        parts = [x[i : i + 10] * 2 for i in range(0, 90, 3)]
+    assert not [span for span in spans if span.kind in ("compile", "wait")]
+    assert [part[0].item() for part in parts] == [2.0 * i for i in range(0, 90, 3)]
+
+
+def test_data_can_be_replaced_and_a_gradient_flows_through_cpu(dev):
+    w = nn.Parameter(dev.put(torch.ones(3)))
+    w.data = dev.put(torch.full((3,), 2.0))
+    w.data.mul_(3)
+    (w.cpu() * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert w.tolist() == [6.0, 6.0, 6.0]
+    assert w.grad.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_module_keeps_its_shared_weights_and_a_copy_is_its_own(dev):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    assert dev.put(model) is model
+    assert model[1].weight is model[0].weight
+    kept = copy.deepcopy(model)
+    with torch.no_grad():
+        model[0].weight.zero_()
+    assert isinstance(kept[0].weight, nn.Parameter)
+    assert kept[0].weight.requires_grad
+    assert kept[0].weight.abs().sum().item() > 0
+    assert type(pickle.loads(pickle.dumps(kept[0].weight))) is torch.Tensor
+
+
+def test_a_plain_tensor_is_taken_as_it_was_when_launched(dev):
+    x, offset = dev.put(torch.zeros(3)), torch.ones(3)
+    known(dev, lambda: x + offset)
+    gate = held_up(dev)
+    total = x + offset
+    offset.zero_()
+    gate.set()
+    assert total.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_an_error_is_told_at_the_next_wait_and_names_its_operation(dev):
+    table, good = dev.put(torch.ones(3, 2)), dev.put(torch.tensor([0, 1]))
+    bad = dev.put(torch.tensor([0, 7]))
+    known(dev, lambda: torch.nn.functional.embedding(good, table).sum())
+    total = torch.nn.functional.embedding(bad, table).sum()
+    with pytest.raises(DeviceError, match="embedding failed on the device, after it was launched: IndexError"):
+        dev.synchronize()
+    dev.synchronize()
+    with pytest.raises(DeviceError, match="embedding"):
+        total.item()
+    assert torch.nn.functional.embedding(good, table).sum().item() == 4
+
+
+def test_shapes_that_do_not_fit_are_told_at_once(dev):
+    a, b = dev.put(torch.ones(2, 3)), dev.put(torch.ones(2, 3))
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        a @ b
+    dev.synchronize()
+
+
+@pytest.mark.parametrize("call", [lambda x: x.t_(), lambda x: x.resize_(2), lambda x: x.to("cuda")])
+def test_what_it_cannot_do_it_says(dev, call):
+    with pytest.raises((NotImplementedError, ValueError), match="cannot|no cuda"):
+        call(dev.put(torch.ones(2, 2)))
+
+
+@pytest.mark.parametrize("what", [3, [torch.ones(2)], None])
+def test_only_tensors_and_modules_are_put(dev, what):
+    with pytest.raises(ValueError, match="takes tensors and modules"):
+        dev.put(what)
+
+
+def test_the_queue_is_bounded(dev):
+    x = dev.put(torch.zeros(()))
+    known(dev, lambda: x.add_(1))
+    gate = held_up(dev)
+    threading.Timer(0.2, gate.set).start()
+    before = dev.waits
+    for _ in range(device_thread.DEPTH + 10):
+        x.add_(1)
+    assert dev.waits > before
+    assert x.item() == device_thread.DEPTH + 11
+
+
+def test_a_recording_shows_launches_waits_and_work(dev):
+    x = dev.put(torch.randn(64, 64))
+    known(dev, lambda: (x @ x).sum().item())
+    with dev.recording() as spans:
+        (x @ x).sum().item()
+    told = [(span.row, span.name, span.kind) for span in spans]
+    assert {("host", "mm", "launch"), ("device", "mm", "kernel"), ("host", "item", "wait")} <= set(told)
+    assert [span.kind for span in spans].count("wait") == 1
+    assert min(span.start_s for span in spans) == 0.0
+    launched = next(s for s in spans if s.name == "mm" and s.kind == "launch")
+    ran = next(s for s in spans if s.name == "mm" and s.kind == "kernel")
+    assert launched.start_s < ran.start_s
+
+
+def test_a_launch_costs_what_was_asked_for():
+    dev = device_thread.open(launch_s=2e-3)
+    x = dev.put(torch.zeros(2))
+    with dev.recording() as spans:
+        x + 1
+    dev.close()
+    assert all(span.seconds >= 2e-3 for span in spans if span.kind == "launch")
+    with pytest.raises(ValueError, match="0 or more"):
+        device_thread.open(launch_s=-1.0)
+
+
+def test_a_profiler_sees_the_workers_operations_under_their_names(dev):
+    x = dev.put(torch.randn(8, 8))
+    known(dev, lambda: x @ x)
+    config = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    with torch.profiler.profile(experimental_config=config) as profile:
+        x @ x
+        dev.synchronize()
+    assert "labkit device: mm" in {event.name for event in profile.events()}
+
+
+def test_python_takes_turns_as_before_when_the_last_device_is_closed():
+    before = sys.getswitchinterval()
+    one, other = device_thread.open(), device_thread.open()
+    assert sys.getswitchinterval() < before
+    one.close()
+    one.close()
+    assert sys.getswitchinterval() < before
+    other.close()
+    assert sys.getswitchinterval() == before
+
+
+def test_what_stands_in_the_queue_of_a_closed_device_is_not_run():
+    dev = device_thread.open()
+    x = dev.put(torch.zeros(()))
+    known(dev, lambda: x.add_(1))
+    gate = held_up(dev)
+    pending = dev.fetch(x)
+    threading.Timer(0.1, gate.set).start()
+    dev.close()
+    with pytest.raises(DeviceError, match="closed"):
+        pending.get()
+    with pytest.raises(DeviceError, match="closed"):
+        x + 1
+
+
+ENDINGS = {
+    "the end of the program": "",
+    "an exception": "raise SystemExit(3)",
+    "Ctrl-C in a wait": "import _thread, threading; y.sum().item()",
+    "a close": "dev.close()",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_nothing_hangs_at(ending):
+    code = f"""
+import threading, _thread, torch
+from labkit import device_thread
+torch.set_num_threads(1)
+interrupt_soon = threading.Timer(0.3, _thread.interrupt_main).start
+dev = device_thread.open()
+x = dev.put(torch.randn(300, 300))
+y = (x @ x) * 1e-3
+for _ in range(900):
+    y = (x @ y) * 1e-3
+{ENDINGS[ending]}
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in (0, 1, 3, 130, -2), done.stderr
+    assert "Fatal" not in done.stderr
+    assert not done.stderr or "SystemExit" in done.stderr or "KeyboardInterrupt" in done.stderr
