@@ -11,7 +11,7 @@ from labkit.show import in_notebook, panel, show, varying_html, varying_text
 from labkit.widgets import guess_control
 
 Number = float | int
-_TIERS = {"cpu": "", "amx": "a CPU with AMX", "gpu": "1 GPU", "gpu2": "2 GPUs"}
+_TIERS = {"cpu": "", "compiler": "a C++ compiler", "amx": "a CPU with AMX", "gpu": "1 GPU", "gpu2": "2 GPUs"}
 _MARKS = {"held": ("✓", "good"), "refuted": ("✗", "bad"), "undecided": ("–", "neutral")}
 
 
@@ -58,7 +58,8 @@ def claim(
 
     holds: None where this machine cannot decide; `needs` then says what could, and is told from the tier. A smoke
     budget decides nothing.
-    tier: `cpu`, `amx`, `gpu` or `gpu2`, the least hardware that can decide; a strict run must decide one of tier `cpu`.
+    tier: `cpu`, `compiler` (what torch.compile needs), `amx`, `gpu` or `gpu2`, the least that can decide; a strict run
+    must decide one of tier `cpu`, and one of tier `compiler` where there is a compiler.
     Where this machine lacks it, what other machines recorded of the claim is shown.
     cause: the likely reason, shown where the claim is refuted.
     Errors: ClaimRefuted, after showing, where the run is strict; ValueError for a claim that is badly made.
@@ -98,6 +99,8 @@ def _status(holds: object) -> str:
 
 def _lacks(tier: str) -> bool:
     """Whether this machine lacks what the tier names."""
+    if tier == "compiler":
+        return bool(hardware.missing_to_compile(on_gpu=hardware.tier() != "cpu"))
     if tier == "amx":
         return not hardware.has_amx()
     gpus = ("cpu", "gpu", "gpu2")
@@ -115,14 +118,15 @@ def _elsewhere(text: str, tier: str) -> str:
 def _missing(text: str, tier: str, needs: str | None) -> str:
     """What would decide a claim of this tier."""
     if _lacks(tier):
-        return needs or _TIERS[tier]
+        lack = hardware.missing_to_compile(on_gpu=hardware.tier() != "cpu") if tier == "compiler" else _TIERS[tier]
+        return needs or lack
     if budget() == "smoke":
         return "the full budget"
-    if tier != "cpu":
+    if tier not in ("cpu", "compiler"):
         return needs or _TIERS[tier]
     if not strict():  # a learner's machine may be too busy to tell two times apart, and the lesson goes on
         return needs or "a quieter machine"
-    raise ValueError(f"The claim {text!r} is of tier 'cpu': every machine must decide it, so holds cannot be None.")
+    raise ValueError(f"The claim {text!r} is of tier {tier!r}: this machine must decide it, so holds cannot be None.")
 
 
 def _claim_text(text: str, status: str, evidence: str, needs: str | None, cause: str) -> str:

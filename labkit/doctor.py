@@ -29,6 +29,15 @@ _LAB = {
     "nbformat": "to read and write notebooks",
     "accelerate": "taught beside our own launcher",
 }
+_COMPILERS = {
+    "win32": "https://visualstudio.microsoft.com/visual-cpp-build-tools/ (then start from its x64 Native Tools prompt)",
+    "darwin": "xcode-select --install",
+}
+_APT = {
+    "a C++ compiler": "sudo apt-get install g++",
+    "a C compiler": "sudo apt-get install gcc",
+    "Python's header files": "sudo apt-get install python3-dev",
+}
 _TEST = {"pytest": "to run the tests", "nbval": "to hold stored outputs to fresh ones"}
 
 
@@ -86,7 +95,7 @@ def report() -> Report:
     usable = 0 if build in ("cpu", "missing") else len(machine.gpus)
     tier = _TIERS[min(usable, 2)]
     settings = (*_folders(), _budget())
-    checks = (_python(), *_dependencies(), _gpu_build(machine, build), *settings, *_notebooks(), *_tools())
+    checks = (_python(), *_dependencies(), _gpu_build(machine, build), *settings, *_notebooks(), *_tools(tier))
     return Report(
         machine=machine,
         tier=tier,
@@ -196,16 +205,12 @@ def _starts(kernel: Path) -> bool:
     return program.startswith("python") or shutil.which(program) is not None
 
 
-def _tools() -> list[Missing]:
+def _tools(tier: str) -> list[Missing]:
     """Programs beside Python."""
     found = []
-    if not any(shutil.which(name) for name in ("c++", "g++", "clang++", "cl")):
-        fixes = {
-            "win32": "https://visualstudio.microsoft.com/visual-cpp-build-tools/",
-            "darwin": "xcode-select --install",
-        }
-        fix = fixes.get(sys.platform, "sudo apt-get install g++")
-        found.append(Missing(what="a C++ compiler", level="wanted", why="torch.compile needs one on a CPU", fix=fix))
+    if lack := hardware.missing_to_compile(on_gpu=tier != "cpu"):
+        fix = _COMPILERS.get(sys.platform, _APT.get(lack) or _pip("install triton"))
+        found.append(Missing(what=lack, level="wanted", why="torch.compile needs it", fix=fix))
     if version("triton") is None and sys.platform == "linux":
         why = "the lesson on kernels; on a CPU it interprets them"
         found.append(Missing(what="triton", level="optional", why=why, fix=_pip("install triton")))

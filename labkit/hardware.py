@@ -4,12 +4,14 @@ Nothing here imports torch but `tier` and `device`, which ask what torch can use
 """
 
 import hashlib
+import importlib.util
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -102,6 +104,34 @@ def _output(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+def cpp_compiler() -> str:
+    """The C++ compiler that torch.compile calls on a CPU: CXX, else this system's usual one; nothing if none answers.
+
+    Source: torch/_inductor/cpp_builder.py, get_cpp_compiler (torch 2.13).
+    """
+    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+    name = os.environ.get("CXX", usual)
+    answers = shutil.which(name) if sys.platform == "win32" else _output(name, "--version")
+    return name if answers else ""
+
+
+def missing_to_compile(*, on_gpu: bool) -> str:
+    """What torch.compile lacks on this machine, such as `a C++ compiler`; nothing where nothing is missing.
+
+    For a CPU it writes C++, for a GPU it writes Triton, which has a C compiler build its launcher; both include
+    Python's headers. Ignores how old any of them is.
+    """
+    if on_gpu and not importlib.util.find_spec("triton"):
+        return "Triton"
+    if on_gpu and not any(shutil.which(name) for name in (os.environ.get("CC", "cc"), "gcc", "clang")):
+        return "a C compiler"
+    if not on_gpu and not cpp_compiler():
+        return "a C++ compiler"
+    folder = Path(sysconfig.get_path("include"))
+    framework = Path(sysconfig.get_path("stdlib")).parent.parent / "Headers"  # of a Mac's own Python
+    return "" if any((place / "Python.h").exists() for place in (folder, framework)) else "Python's header files"
 
 
 def _memory_bytes() -> int:

@@ -61,6 +61,18 @@ def test_any_bool_decides(holds):
     assert [one.status for one in results()] == ["held", "refuted"]
 
 
+def test_a_claim_about_compiled_code_waits_for_a_compiler(monkeypatch, capsys):
+    monkeypatch.setenv("LABKIT_STRICT", "1")
+    monkeypatch.setattr(MODULE.hardware, "missing_to_compile", lambda on_gpu: "a C compiler" if on_gpu else "")
+    with pytest.raises(ValueError, match="'compiler': this machine must decide"):
+        claim("fused is faster", holds=None, evidence="1", tier="compiler")
+    monkeypatch.setattr(MODULE.hardware, "missing_to_compile", lambda **_: "Python's header files")
+    with pytest.raises(ValueError, match="which this machine has not"):
+        claim("fused is faster", holds=True, evidence="1", tier="compiler")
+    claim("fused is faster", holds=None, evidence="not measured", tier="compiler")
+    assert capsys.readouterr().out.startswith("– fused is faster · needs: Python's header files\n")
+
+
 def test_a_machine_too_busy_to_decide_is_no_error_in_class(monkeypatch, capsys):
     monkeypatch.delenv("LABKIT_STRICT", raising=False)
     claim("A is faster", holds=None, evidence="0.9 to 1.3 times")
@@ -71,8 +83,8 @@ def test_a_machine_too_busy_to_decide_is_no_error_in_class(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"holds": None}, "every machine must decide"),
-        ({"holds": None, "needs": "a quiet machine"}, "every machine must decide"),
+        ({"holds": None}, "this machine must decide"),
+        ({"holds": None, "needs": "a quiet machine"}, "this machine must decide"),
         ({"holds": True, "evidence": " "}, "no evidence"),
         ({"holds": 1}, "True, False or None"),
         ({"holds": torch.tensor([True, False])}, "True, False or None"),
@@ -82,7 +94,7 @@ def test_a_machine_too_busy_to_decide_is_no_error_in_class(monkeypatch, capsys):
         ({"holds": True, "evidence": 3.0}, "evidence is text"),
         ({"holds": "yes"}, "True, False or None"),
         ({"holds": True, "tier": "gpu"}, "which this machine has not"),
-        ({"holds": True, "tier": "tpu"}, "'cpu', 'amx', 'gpu', 'gpu2'"),
+        ({"holds": True, "tier": "tpu"}, "'cpu', 'compiler', 'amx', 'gpu', 'gpu2'"),
     ],
 )
 def test_a_badly_made_claim_is_an_error_and_no_result(options, said, monkeypatch):

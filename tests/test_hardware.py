@@ -128,3 +128,56 @@ def test_machines_that_differ_do_not_share_a_folder():
     assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]*", slug) for slug in slugs)
     assert made[1].name == "Intel Xeon with AMX, 2 cores"
     assert made[6].slug == "amd-epyc-2-cores"
+
+
+@pytest.fixture
+def headers(tmp_path, monkeypatch):
+    """A folder with Python's headers, and nothing else that torch.compile needs."""
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(hardware.sysconfig, "get_path", lambda _: str(tmp_path))
+    monkeypatch.setattr(hardware.shutil, "which", lambda _: None)
+    monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda _: None)
+    return tmp_path / "Python.h"
+
+
+@pytest.mark.parametrize(
+    ("platform", "cxx", "there", "found"),
+    [
+        ("linux", None, "g++", "g++"),
+        ("linux", None, "clang++", ""),
+        ("linux", "clang++", "clang++", "clang++"),
+        ("linux", "clang++", "g++", ""),
+        ("darwin", None, "clang++", "clang++"),
+        ("win32", None, "cl", "cl"),
+        ("win32", None, "g++", ""),
+    ],
+)
+def test_the_compiler_is_the_one_that_torch_would_call(monkeypatch, platform, cxx, there, found):
+    monkeypatch.delenv("CXX", raising=False)
+    if cxx:
+        monkeypatch.setenv("CXX", cxx)
+    monkeypatch.setattr(hardware.sys, "platform", platform)
+    monkeypatch.setattr(hardware.shutil, "which", lambda name: name if name == there else None)
+    monkeypatch.setattr(hardware, "_output", lambda *command: "13" if command == (there, "--version") else "")
+    assert hardware.cpp_compiler() == found
+
+
+def test_a_compiler_that_does_not_answer_is_none(monkeypatch):
+    monkeypatch.setattr(hardware.sys, "platform", "linux")
+    monkeypatch.setenv("CXX", "false")
+    assert hardware.cpp_compiler() == ""
+
+
+def test_what_is_missing_is_named_one_thing_at_a_time(monkeypatch, headers):
+    monkeypatch.setattr(hardware, "cpp_compiler", lambda: "")
+    assert hardware.missing_to_compile(on_gpu=False) == "a C++ compiler"
+    monkeypatch.setattr(hardware, "cpp_compiler", lambda: "g++")
+    assert hardware.missing_to_compile(on_gpu=False) == ""
+    assert hardware.missing_to_compile(on_gpu=True) == "Triton"
+    monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: name)
+    assert hardware.missing_to_compile(on_gpu=True) == "a C compiler"
+    monkeypatch.setattr(hardware.shutil, "which", lambda name: name)
+    assert hardware.missing_to_compile(on_gpu=True) == ""
+    headers.unlink()
+    assert hardware.missing_to_compile(on_gpu=True) == "Python's header files"
+    assert hardware.missing_to_compile(on_gpu=False) == "Python's header files"

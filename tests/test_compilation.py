@@ -1,0 +1,72 @@
+"""What labkit asks of torch.compile; where there is no compiler, what it says of that."""
+
+import os
+
+import pytest
+import torch
+
+from labkit import compilation, hardware
+
+needs_compiler = pytest.mark.skipif(bool(compilation.lacks()), reason="torch.compile lacks something here")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """One thread, and a folder of this test's own for whatever is compiled."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.compiler.reset()
+
+
+def chain(x, y):
+    return (x * 2 + y).clamp(min=0) - x
+
+
+def test_what_is_missing_depends_on_the_device(monkeypatch):
+    monkeypatch.setattr(hardware, "missing_to_compile", lambda on_gpu: "Triton" if on_gpu else "a C++ compiler")
+    for tier, lack in (("cpu", "a C++ compiler"), ("gpu", "Triton"), ("gpu2", "Triton")):
+        monkeypatch.setattr(hardware, "tier", lambda tier=tier: tier)
+        assert compilation.lacks() == lack
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_chain_becomes_one_kernel_cold_and_warm():
+    x, y = torch.randn(1000), torch.randn(1000)
+    first, again = (compilation.generated(chain, x, y) for _ in range(2))
+    assert first == again, "what comes from the cache is counted as what is written anew"
+    assert (first.kernels, first.tensors) == (1, 3)
+    assert first.source.startswith(('extern "C"', "def triton_"))
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_kernel_that_writes_where_it_reads_moves_that_tensor_twice():
+    assert compilation.generated(lambda x: x.mul_(2).add_(1), torch.randn(100)).tensors == 2
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_an_empty_cache_is_left_behind_empty(tmp_path):
+    with compilation.empty_cache():
+        folder = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+        assert folder != str(tmp_path)
+        seconds = compilation.first_call_s(torch.compile(chain), torch.randn(50), torch.randn(50))
+    assert seconds > 0
+    assert not os.path.exists(folder)
+    assert torch.equal(torch.compile(chain)(x := torch.ones(50), x), chain(x, x)), "and compiling goes on as before"
+
+
+def test_the_log_keeps_quiet_about_breaks_and_recompilations(capfd):
+    compilation.prepare()
+
+    def broken(x):
+        return x * x.sum().item()
+
+    compiled = torch.compile(broken, backend="eager", dynamic=False)
+    for size in range(2, 14):
+        compiled(torch.ones(size))
+    assert capfd.readouterr().err == ""
