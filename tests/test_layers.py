@@ -14,9 +14,10 @@ PACKAGE = Path(__file__).parents[1] / "labkit"
 # A module imports from its own row only where the row says so, and otherwise from rows above it.
 LAYERS = (
     {"units", "hardware", "course", "show", "cost"},
-    {"repro", "measure", "data", "formats", "models", "deadline", "ambient", "describe", "compare", "timeline"},
+    {"repro", "measure", "data", "formats", "models", "deadline", "ambient", "describe", "compare", "timeline"}
+    | {"lines", "waits"},
     {"train", "precision", "resize", "compilation", "figure", "trace"}
-    | {"launches", "handles", "tasks", "device_cuda", "device_thread"},
+    | {"launches", "handles", "tasks", "device_cuda", "device_thread", "watcher", "sync"},
     {"plot", "plot_formats", "plot_roofline", "plot_timeline", "widgets", "explorer", "progress", "judge", "checker"}
     | {"checks", "recording", "claims"},
     {"build", "execute", "doctor", "program", "run", "gpu_check", "cli"},

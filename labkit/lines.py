@@ -1,0 +1,40 @@
+"""The learner's own lines: which frames of a running program are theirs, and what a line is called."""
+
+import linecache
+import sys
+import sysconfig
+from functools import cache
+from pathlib import Path
+
+import torch
+
+TORCH = str(Path(torch.__file__).parent)
+_FOREIGN = tuple(
+    {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {TORCH, str(Path(__file__).parent)}
+)
+_TYPED = ("<stdin>", "<string>", "<ipython-input")  # other names in brackets are those of generated code
+
+
+@cache
+def is_foreign(file: str) -> bool:
+    """Whether a file is torch's, the standard library's, an installed package's or labkit's, or generated code."""
+    return file.startswith(_FOREIGN) or (file.startswith("<") and not file.startswith(_TYPED))
+
+
+def source(file: str, line: int) -> str:
+    """The text of a line, without its indent; empty where it cannot be read."""
+    return linecache.getline(file, line).strip()
+
+
+def place(file: str, line: int) -> str:
+    """`In[5], line 3` for a cell of a notebook, `train.py, line 12` for a file."""
+    return f"{_cell(file) or Path(file).name}, line {line}"
+
+
+def _cell(file: str) -> str | None:
+    """What a notebook calls the cell that was compiled under this name; None where it is a file."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    named = shell.compile.format_code_name(file) if shell else None
+    return named[1] if named else None
