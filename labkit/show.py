@@ -6,7 +6,7 @@ fresh one: tests/nbval_sanitize.cfg removes whatever stands between the marks, a
 
 import codecs
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 
 VARYING_OPEN, VARYING_CLOSE = "<!--varying-->", "<!--/varying-->"
@@ -74,27 +74,39 @@ def table(
     rows: Sequence[Sequence[object]],
     *,
     caption: str = "",
-    varying: bool = False,
+    varying: bool | Sequence[str] = False,
     notes: Sequence[str] = (),
 ) -> None:
     """Show a table: the first column to the left, the others to the right, the caption above it, notes below.
 
-    varying: a stored output is held to the caption, as HTML to the headings too, and not to rows and notes.
+    varying: a stored output is held to the caption, as HTML to the headings too, and not to rows and notes; or the
+    headings of the columns alone that it is not held to (as text they follow in lines of their own).
     """
     cells = [[str(cell) for cell in row] for row in (headings, *rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(headings))]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells]
-    shown = "\n".join([*lines, *notes])
-    shown = varying_text(shown) if varying else shown
+    if isinstance(varying, bool):
+        free, shown = (), "\n".join([*_lines(cells), *notes])
+        shown = varying_text(shown) if varying else shown
+    else:
+        free = [i for i, heading in enumerate(headings) if heading in varying]
+        held = [[cell for i, cell in enumerate(row) if i not in free] for row in cells]
+        apart = [[row[0], *(row[i] for i in free)] for row in cells]
+        shown = "\n".join([*_lines(held), *notes, varying_text("\n".join(_lines(apart)))])
     text = f"{caption}\n{shown}" if caption else shown
-    body = "".join(_html_row(row, "td") for row in cells[1:])
+    body = "".join(_html_row(row, "td", free) for row in cells[1:])
     below = "".join(f"<p>{escape(note)}</p>" for note in notes)
-    body, below = (varying_html(body), varying_html(below)) if varying else (body, below)
+    body, below = (varying_html(body), varying_html(below)) if varying is True else (body, below)
     html = f"<table><thead>{_html_row(cells[0], 'th')}</thead><tbody>{body}</tbody></table>{below}"
     show(text, f"<p>{escape(caption)}</p>{html}" if caption else html)
 
 
-def _html_row(cells: Sequence[str], tag: str) -> str:
-    """One row of `td` or `th`, its first cell aligned to the left."""
-    first = f'<{tag} style="text-align:left">{escape(cells[0])}</{tag}>'
-    return f"<tr>{first}{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells[1:])}</tr>"
+def _lines(cells: Sequence[Sequence[str]]) -> list[str]:
+    """The rows of a table as text, each column as wide as its widest cell."""
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells]
+
+
+def _html_row(cells: Sequence[str], tag: str, free: Collection[int] = ()) -> str:
+    """One row of `td` or `th`, its first cell aligned to the left, the cells of `free` marked as varying."""
+    shown = [varying_html(escape(cell)) if i in free else escape(cell) for i, cell in enumerate(cells)]
+    first = f'<{tag} style="text-align:left">{shown[0]}</{tag}>'
+    return f"<tr>{first}{''.join(f'<{tag}>{cell}</{tag}>' for cell in shown[1:])}</tr>"

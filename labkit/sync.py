@@ -64,15 +64,15 @@ class Report:
         )
 
     def show(self) -> None:
-        """Show a table of the rows, where there are any, the seconds in a table of their own that may vary."""
+        """Show the rows as a table, or that there are none; a stored output is not held to the seconds."""
         if not self.rows:
             show.show("No line made the host wait.")
             return
-        headings = ["line", "source", "waits in", "times", "write instead"]
-        body = [[row.place, row.source[:60], row.op, row.count, row.advice] for row in self.rows]
-        show.table(headings, body)
-        times = [[row.place, row.op, _seconds(row.seconds)] for row in self.rows]
-        show.table(["line", "waits in", "host seconds"], times, varying=True)
+        headings = ["line", "source", "waits in", "times", "host seconds", "write instead"]
+        body = [
+            [row.place, row.source[:60], row.op, row.count, _seconds(row.seconds), row.advice] for row in self.rows
+        ]
+        show.table(headings, body, varying=["host seconds"])
 
 
 def _seconds(seconds: float) -> str:

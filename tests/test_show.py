@@ -39,3 +39,11 @@ def test_a_table_is_held_to_what_does_not_vary(monkeypatch):
     assert "only &amp; once" in html
     assert "·" not in plain
     assert show.VARYING_OPEN not in fixed
+
+
+def test_some_columns_alone_may_vary(capsys):
+    show.table(["line", "times", "seconds"], [["a", 1, "2 ms"], ["b", 10, "30 ms"]], varying=["seconds"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["line  times", "a         1", "b        10"]
+    assert [line.split() for line in lines[3:]] == [["·", "line", "seconds"], ["·", "a", "2", "ms"], ["·", "b", "30", "ms"]]
+    assert show._html_row(["a", "1", "2 ms"], "td", {2}).count(show.VARYING_OPEN) == 1
