@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -142,6 +143,24 @@ def build(
         _stop("Interrupted; no notebook is left half-written.", 130)
     for line in lines or ["Nothing to do: every notebook is what its source makes."]:
         print(line)
+
+
+@app.command()
+def trace(
+    file: Annotated[str, typer.Argument(help="A Chrome trace, as torch.profiler exports it; gzip or not.")],
+    json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    html: Annotated[str | None, typer.Option("--html", metavar="OUT", help="Also as a page of its own.")] = None,
+) -> None:
+    """What the device did in a profiler trace, why it stood idle, and which steps were slow."""
+    from labkit import trace as module
+
+    try:
+        report = module.report(file)
+    except module.TraceError as error:
+        _stop(str(error))
+    if html is not None:
+        Path(html).write_text(report.html(), encoding="utf-8")
+    print(report.json() if json else report.text())
 
 
 @app.command()

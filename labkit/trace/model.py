@@ -1,0 +1,157 @@
+"""A trace in columns: a million events in tens of megabytes, and labkit.timeline's spans where they are looked at."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from labkit.timeline import DEVICE_KINDS, KINDS, Intervals, Span, union
+
+CODE = {kind: code for code, kind in enumerate(KINDS)}
+OPERATOR, FRAME = 1, 2
+_OPTIMIZER = re.compile(r"^Optimizer\.step#")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Columns:
+    """One entry an event, by start: seconds from the trace's first event, indices of names and rows, code of the kind.
+
+    role: OPERATOR for an operator on the CPU, FRAME for a frame of Python code, else 0. link: the number that a launch
+    shares with the work it launched, or -1. shape: the index of its inputs' shapes, or -1. n_bytes: what a copy moved.
+    """
+
+    start_s: np.ndarray
+    end_s: np.ndarray
+    name: np.ndarray
+    row: np.ndarray
+    kind: np.ndarray
+    role: np.ndarray
+    link: np.ndarray
+    shape: np.ndarray
+    n_bytes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.start_s)
+
+    def take(self, which: np.ndarray) -> "Columns":
+        """The entries that a mask or indices name."""
+        return Columns(**{key: column[which] for key, column in vars(self).items()})
+
+    def joined(self, other: "Columns") -> "Columns":
+        """Both, by start; of two that start together the longer one first."""
+        both = Columns(**{key: np.concatenate((column, vars(other)[key])) for key, column in vars(self).items()})
+        return both.take(np.lexsort((-both.end_s, both.start_s)))
+
+    def intervals(self, which: np.ndarray) -> Intervals:
+        """The time that the entries named cover."""
+        return union(self.start_s[which], self.end_s[which])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step of the program: its name, and when it ran, in seconds from the trace's first event."""
+
+    name: str
+    start_s: float
+    end_s: float
+
+    @property
+    def seconds(self) -> float:
+        """How long the step took."""
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trace:
+    """What host and devices did when. `devices` names the device rows; without a GPU that is the CPU, by its operators.
+
+    source: the file's name. notes: sentences about what was odd. span_s: seconds from the first event to the last end.
+    """
+
+    source: str
+    columns: Columns
+    names: Sequence[str]
+    rows: Sequence[str]
+    devices: Sequence[str]
+    notes: Sequence[str] = field(default=())
+
+    @property
+    def span_s(self) -> float:
+        """Seconds from the first event to the last end."""
+        return float(self.columns.end_s.max(initial=0.0))
+
+    @property
+    def spans(self) -> list[Span]:
+        """Every event as a span; a large trace has a million: see `window`."""
+        return list(self.window())
+
+    def window(self, start_s: float = 0.0, end_s: float = float("inf"), *, shortest_s: float = 0.0) -> Iterator[Span]:
+        """The spans that touch start_s to end_s and last shortest_s at least, by start."""
+        columns = self.columns
+        last = int(np.searchsorted(columns.start_s, end_s))
+        long = columns.end_s[:last] - columns.start_s[:last] >= shortest_s
+        for i in np.flatnonzero(long & (columns.end_s[:last] >= start_s)).tolist():
+            yield Span(
+                row=self.rows[columns.row[i]],
+                name=self.names[columns.name[i]],
+                start_s=float(columns.start_s[i]),
+                end_s=float(columns.end_s[i]),
+                kind=KINDS[columns.kind[i]],
+            )
+
+    def on_devices(self) -> np.ndarray:
+        """Which entries belong to a device's row."""
+        return np.isin(self.columns.row, [i for i, row in enumerate(self.rows) if row in self.devices])
+
+    def work(self, device: str) -> np.ndarray:
+        """Which entries are work of this device: kernels, copies, communication. KeyError: no such device."""
+        if device not in self.devices:
+            raise KeyError(f"no device {device!r}; there are: {', '.join(self.devices) or 'none'}")
+        return (self.columns.row == self.rows.index(device)) & self.of_kind(*DEVICE_KINDS)
+
+    def of_kind(self, *kinds: str) -> np.ndarray:
+        """Which entries are of one of these kinds."""
+        return np.isin(self.columns.kind, [CODE[kind] for kind in kinds])
+
+    def host(self) -> dict[str, Intervals]:
+        """What the host did: for each kind, the time that it covers on any row that is no device's.
+
+        Frames of Python code are no work of the kind `host`: where stacks were recorded, some frame is always open.
+        """
+        hosts = ~self.on_devices() & ~((self.columns.role == FRAME) & self.of_kind("host"))
+        return {kind: self.columns.intervals(hosts & self.of_kind(kind)) for kind in KINDS}
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps: as annotated (the profiler's own count, if there is one), else from optimizer step to the next.
+
+        Empty where neither is in the trace.
+        """
+        return annotated(self) or _between_optimizers(self)
+
+
+def annotated(trace: Trace) -> list[Step]:
+    """The steps that annotations name, outermost ones only; the profiler's own before a user's."""
+    chosen = np.flatnonzero(trace.of_kind("step") & ~trace.on_devices())
+    profilers = [i for i in chosen.tolist() if trace.names[trace.columns.name[i]].startswith("ProfilerStep")]
+    steps: list[Step] = []
+    for i in profilers or chosen.tolist():
+        start_s, end_s = float(trace.columns.start_s[i]), float(trace.columns.end_s[i])
+        if end_s > start_s and (not steps or start_s >= steps[-1].end_s - 1e-9):
+            steps.append(Step(name=trace.names[trace.columns.name[i]], start_s=start_s, end_s=end_s))
+    return steps
+
+
+def _between_optimizers(trace: Trace) -> list[Step]:
+    """From the end of one optimizer step to the end of the next; of several optimizers, the first one counts."""
+    names = [i for i, name in enumerate(trace.names) if _OPTIMIZER.match(name)]
+    found = np.flatnonzero(np.isin(trace.columns.name, names) & ~trace.on_devices())
+    if not len(found):
+        return []
+    ends = trace.columns.end_s[found[trace.columns.name[found] == trace.columns.name[found[0]]]].tolist()
+    return [
+        Step(name=f"step {i}", start_s=a, end_s=b)
+        for i, (a, b) in enumerate(zip(ends, ends[1:], strict=False), 1)
+        if b > a
+    ]

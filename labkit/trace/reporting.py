@@ -1,0 +1,244 @@
+"""What a trace says about its devices, its host and its steps: as records, text, JSON, and a page."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from labkit.show import show, varying_html, varying_text
+from labkit.timeline import Intervals, complement, length_s, overlap_s, why_idle
+from labkit.trace.explain import Explained, explain
+from labkit.trace.model import Trace
+from labkit.trace.reading import read
+from labkit.units import format_bytes, format_s
+
+SHORT_S = 10e-6  # a kernel below this is about as short as its launch is long
+TOP = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Top:
+    """One operation of a device: its name, all its seconds, how often it ran, its share of the device's busy time."""
+
+    name: str
+    seconds: float
+    count: int
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """What one device did, in seconds; busy_s and idle_s make up the trace's span_s.
+
+    busy_s: kernels, copies or communication, counted once where they overlap. kernels: communication left out. copies:
+    memory filled is not a copy. exposed_communication_s: during which no kernel computed. short_kernels: below 10 us.
+    idle_causes: seconds by cause (labkit.timeline.CAUSES). idle_share_between: of the time from the first work to the
+    last, which leaves out what came before and after.
+    """
+
+    busy_s: float
+    idle_s: float
+    idle_share: float
+    idle_share_between: float
+    idle_causes: Mapping[str, float]
+    kernels: int
+    short_kernels: int
+    copies: int
+    copied_bytes: float
+    copy_s: float
+    communication_s: float
+    exposed_communication_s: float
+    top: Sequence[Top]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What the host did: how many launches, and seconds and number of its waits for a device and for data."""
+
+    launches: int
+    waits: int
+    wait_s: float
+    data_waits: int
+    data_wait_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The report on one trace. span_s: seconds from its first event to its last end. steps: how many were found."""
+
+    source: str
+    span_s: float
+    devices: Mapping[str, Device]
+    host: Host
+    steps: int
+    slow_steps: Sequence[Explained]
+    notes: Sequence[str]
+    trace: Trace
+
+    def json(self) -> str:
+        """The report as JSON, all times in seconds."""
+        slow = [
+            {"name": each.step.name, "index": each.slow.index, "seconds": each.slow.seconds, "ratio": each.slow.ratio}
+            | {"causes": [{"cause": cause, "seconds": seconds} for cause, seconds in each.causes], "note": each.note}
+            for each in self.slow_steps
+        ]
+        devices = {name: asdict(device) for name, device in self.devices.items()}
+        said = {"source": self.source, "span_s": self.span_s, "devices": devices, "host": asdict(self.host)}
+        said |= {"steps": self.steps, "slow_steps": slow, "notes": list(self.notes)}
+        return json.dumps(said, indent=2, ensure_ascii=False)
+
+    def text(self) -> str:
+        """The report as lines of text."""
+        lines = [f"{self.source}: {format_s(self.span_s)}, {len(self.trace.columns):,} events"]
+        lines += [f"  Note: {note}" for note in self.notes]
+        for name, device in self.devices.items():
+            lines += ["", *_device_lines(name, device)]
+        if not self.devices:
+            lines += ["", "No device and no operators in this trace: only what its host rows are named is known."]
+        lines += ["", *_host_lines(self.host), "", *_step_lines(self)]
+        return "\n".join(lines)
+
+    def html(self) -> str:
+        """The report with a timeline as one HTML page that needs nothing else."""
+        from labkit.trace.page import page
+
+        return page(self)
+
+    def show(self) -> None:
+        """Show the report, marked as figures that may differ from run to run."""
+        from labkit.trace.page import body
+
+        show(varying_text(self.text()), varying_html(body(self, timeline=False)))
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def report(source: object) -> Report:
+    """The report on a trace, or on anything that `read` takes. TraceError as there."""
+    trace = read(source)
+    host = trace.host()
+    slow = explain(trace)
+    return Report(
+        source=trace.source,
+        span_s=trace.span_s,
+        devices={name: _device(trace, name, host) for name in trace.devices},
+        host=_host(trace, host),
+        steps=len(trace.steps),
+        slow_steps=slow,
+        notes=trace.notes,
+        trace=trace,
+    )
+
+
+def _device(trace: Trace, name: str, host: Mapping[str, Intervals]) -> Device:
+    """What one device did."""
+    columns, works = trace.columns, trace.work(name)
+    busy = columns.intervals(works)
+    kinds = {kind: works & trace.of_kind(kind) for kind in ("kernel", "copy", "communication")}
+    computing, talking = columns.intervals(kinds["kernel"]), columns.intervals(kinds["communication"])
+    moved = kinds["copy"] & ~np.isin(columns.name, [i for i, n in enumerate(trace.names) if "memset" in n.lower()])
+    idle = complement(busy, 0.0, trace.span_s)
+    between_s = float(busy[1][-1] - busy[0][0]) if len(busy[0]) else 0.0
+    busy_s, idle_s = length_s(busy), length_s(idle)
+    seconds = columns.end_s - columns.start_s
+    return Device(
+        busy_s=busy_s,
+        idle_s=idle_s,
+        idle_share=idle_s / trace.span_s if trace.span_s else 0.0,
+        idle_share_between=1 - busy_s / between_s if between_s else 0.0,
+        idle_causes=_causes(idle, host),
+        kernels=int(kinds["kernel"].sum()),
+        short_kernels=int((kinds["kernel"] & (seconds < SHORT_S)).sum()),
+        copies=int(moved.sum()),
+        copied_bytes=float(columns.n_bytes[moved].sum()),
+        copy_s=length_s(columns.intervals(kinds["copy"])),
+        communication_s=length_s(talking),
+        exposed_communication_s=length_s(talking) - overlap_s(talking, computing),
+        top=_top(trace, works, busy_s),
+    )
+
+
+def _causes(idle: Intervals, host: Mapping[str, Intervals]) -> dict[str, float]:
+    """Idle seconds by cause, most first."""
+    total: dict[str, float] = {}
+    for cause, seconds in zip(why_idle(idle, dict(host)), (idle[1] - idle[0]).tolist(), strict=True):
+        total[cause] = total.get(cause, 0.0) + seconds
+    return dict(sorted(total.items(), key=lambda each: -each[1]))
+
+
+def _top(trace: Trace, works: np.ndarray, busy_s: float) -> list[Top]:
+    """The operations with the most seconds in all."""
+    names, places = np.unique(trace.columns.name[works], return_inverse=True)
+    total = np.bincount(places, (trace.columns.end_s - trace.columns.start_s)[works], minlength=len(names))
+    count = np.bincount(places, minlength=len(names))
+    return [
+        Top(
+            name=trace.names[names[i]],
+            seconds=float(total[i]),
+            count=int(count[i]),
+            share=float(total[i] / busy_s) if busy_s else 0.0,
+        )
+        for i in np.argsort(-total, kind="stable")[:TOP].tolist()
+    ]
+
+
+def _host(trace: Trace, host: Mapping[str, Intervals]) -> Host:
+    """What the host did."""
+    on_host = ~trace.on_devices()
+    return Host(
+        launches=int((on_host & trace.of_kind("launch")).sum()),
+        waits=len(host["wait"][0]),
+        wait_s=length_s(host["wait"]),
+        data_waits=len(host["data"][0]),
+        data_wait_s=length_s(host["data"]),
+    )
+
+
+def _device_lines(name: str, device: Device) -> list[str]:
+    """One device as text."""
+    lines = [
+        f"{name}: busy {format_s(device.busy_s)}, idle {format_s(device.idle_s)} ({device.idle_share:.1%}; "
+        f"{device.idle_share_between:.1%} from its first work to its last)"
+    ]
+    whole = device.idle_s or 1.0
+    lines += [f"  idle, {cause}: {format_s(s)} ({s / whole:.0%})" for cause, s in device.idle_causes.items()]
+    short = f", {device.short_kernels / device.kernels:.0%} shorter than 10 µs" if device.kernels else ""
+    lines += [f"  {_count(device.kernels, 'kernel' if name != 'CPU' else 'operator')}{short}"]
+    moved = f", {format_bytes(device.copied_bytes)}" if device.copied_bytes else ""
+    lines += [f"  {_count(device.copies, 'copy', 'copies')}{moved}, {format_s(device.copy_s)}"]
+    if device.communication_s:
+        exposed_s = device.exposed_communication_s
+        lines += [f"  communication {format_s(device.communication_s)}, of it exposed {format_s(exposed_s)}"]
+    lines += ["  most time:"] if device.top else []
+    return lines + [
+        f"    {top.share:6.1%}  {format_s(top.seconds):>8}  {top.count:>7} x  {cut(top.name)}" for top in device.top
+    ]
+
+
+def cut(name: str, longest: int = 80) -> str:
+    """A name on one line, without what a terminal would obey, and not too long."""
+    plain = "".join(sign if sign.isprintable() else " " for sign in name)
+    return plain if len(plain) <= longest else plain[: longest - 1] + "…"
+
+
+def _count(n: int, one: str, many: str = "") -> str:
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def _host_lines(host: Host) -> list[str]:
+    """The host as text."""
+    return [
+        f"Host: {_count(host.launches, 'launch', 'launches')}; waited {format_s(host.wait_s)} for a device "
+        f"({_count(host.waits, 'time')}) and {format_s(host.data_wait_s)} for data ({_count(host.data_waits, 'time')})"
+    ]
+
+
+def _step_lines(report: Report) -> list[str]:
+    """The steps as text."""
+    if not report.steps:
+        return ["No steps in this trace: call the profiler's step(), or name a step with record_function."]
+    typical = np.median([step.seconds for step in report.trace.steps])
+    lines = [f"{_count(report.steps, 'step')}, {format_s(float(typical))} in the median; {len(report.slow_steps)} slow"]
+    return lines + [f"  {cut(str(each), 160)}" for each in report.slow_steps]
