@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 
 import torch
 
 from labkit import hardware, measure
+from labkit.show import show, varying_html, varying_text
 
 # Of a kernel's parameters these are the tensors, in C++ and in Triton; an in_out one is read and written.
 _SIGNATURE = re.compile(r"(?:void\s+kernel|def triton_\w+)\s*\(([^)]*)\)")
@@ -26,6 +28,10 @@ class Generated:
     kernels: int
     tensors: int
     source: str
+
+    def show(self) -> None:
+        """Show the code, as something that differs from machine to machine."""
+        show(varying_text(self.source), varying_html(f"<pre>{escape(self.source)}</pre>"))
 
 
 def lacks() -> str:
