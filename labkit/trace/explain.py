@@ -6,8 +6,9 @@ from statistics import median
 
 import numpy as np
 
-from labkit.timeline import Intervals, covered_s, union
-from labkit.trace.model import OPERATOR, Step, Trace
+from labkit.timeline import DEVICE_KINDS, Intervals, covered_s, length_s, union
+from labkit.trace.devices import CPU
+from labkit.trace.model import CODE, OPERATOR, Step, Trace
 from labkit.trace.slow import SlowStep, slow_steps
 from labkit.units import format_s
 
@@ -57,36 +58,42 @@ def explain(trace: Trace) -> list[Explained]:
     if not slow:
         return []
     starts, ends = np.array([s.start_s for s in steps]), np.array([s.end_s for s in steps])
-    spent, work = _spent(trace, starts, ends), _Work(trace, starts, ends)
+    work = _Work(trace, starts, ends)
+    spent = _spent(trace, starts, ends, work)
     ordinary = np.setdiff1d(np.arange(len(steps)), [each.index for each in slow])
     return [_explained(steps, each, _around(ordinary, each.index), spent, work) for each in slow]
 
 
-def _around(ordinary: np.ndarray, index: int) -> np.ndarray:
+def _around(ordinary: np.ndarray, index: int) -> list[int]:
     """The nearest ordinary steps before and after."""
     place = int(np.searchsorted(ordinary, index))
-    return ordinary[max(place - NEIGHBOURS, 0) : place + NEIGHBOURS]
+    return ordinary[max(place - NEIGHBOURS, 0) : place + NEIGHBOURS].tolist()
 
 
-def _spent(trace: Trace, starts: np.ndarray, ends: np.ndarray) -> dict[str, np.ndarray]:
-    """For each cause, its seconds in each step."""
+def _spent(trace: Trace, starts: np.ndarray, ends: np.ndarray, work: "_Work") -> dict[str, np.ndarray]:
+    """For each cause, its seconds in each step; what a device did meanwhile is added to what the host did."""
     host, taken, spent = trace.host(), _none(), {}
+    here = {kind: trace.columns.intervals(trace.work(CPU) & trace.of_kind(kind)) for kind in _on_cpu(trace)}
+    layers = [(cause, [host[kind], here.get(kind, _none())]) for kind, cause in HOST_CAUSES.items()]
+    layers += [(LONGER, [here.get("kernel", _none()), here.get("copy", _none())])]
+    layers += [("other", [host[kind] for kind in ("host", "launch", "wait", "copy")])]
     before = np.zeros(len(starts))
-    on_host = ("communication",) if any(device in ("CPU",) for device in trace.devices) else ()
-    for kind, cause in HOST_CAUSES.items():
-        more = trace.columns.intervals(trace.of_kind(kind)) if kind in on_host else host[kind]
-        taken = _both(taken, more)
+    for cause, parts in layers:
+        for part in parts:
+            taken = _both(taken, part)
         now = covered_s(taken, starts, ends)
         spent[cause], before = now - before, now
-    for each in (host["host"], host["launch"], host["wait"], host["copy"], _cpu_work(trace)):
-        taken = _both(taken, each)
-    spent[PYTHON] = (ends - starts) - covered_s(taken, starts, ends)
+    del spent["other"]
+    spent[PYTHON] = (ends - starts) - before
+    if not here:
+        spent["communication"] = spent["communication"] + work.seconds_by_step(communication=True)
+        spent[LONGER] = work.seconds_by_step(communication=False)
     return spent
 
 
-def _cpu_work(trace: Trace) -> Intervals:
-    """What the CPU computes, where it is the device: then the host's time goes there."""
-    return trace.columns.intervals(trace.work("CPU")) if "CPU" in trace.devices else _none()
+def _on_cpu(trace: Trace) -> Sequence[str]:
+    """The kinds of device work that take the host's own time: all where the CPU is the device, none else."""
+    return DEVICE_KINDS if CPU in trace.devices else ()
 
 
 def _none() -> Intervals:
@@ -103,7 +110,7 @@ class _Work:
 
     def __init__(self, trace: Trace, starts: np.ndarray, ends: np.ndarray) -> None:
         columns = trace.columns
-        works = np.flatnonzero(trace.on_devices() & trace.of_kind("kernel", "copy", "communication"))
+        works = np.flatnonzero(trace.on_devices() & trace.of_kind(*DEVICE_KINDS))
         since = _launched_s(trace, works)
         order = np.argsort(since, kind="stable")
         self.trace, self.members, since = trace, works[order], since[order]
@@ -116,13 +123,12 @@ class _Work:
     def of(self, step: int, *, communication: bool) -> np.ndarray:
         """Indices of what the step launched."""
         found = self.members[self.edges[0][step] : self.edges[1][step]]
-        is_communication = self.trace.of_kind("communication")[found]
-        return found[is_communication == communication]
+        return found[(self.trace.columns.kind[found] == CODE["communication"]) == communication]
 
-    def covered_s(self, step: int, *, communication: bool = False) -> float:
-        """Seconds in which the device was at it."""
-        starts, ends = self.trace.columns.intervals(self.of(step, communication=communication))
-        return float((ends - starts).sum())
+    def seconds_by_step(self, *, communication: bool) -> np.ndarray:
+        """For each step, the seconds in which a device was at what it had launched."""
+        found = (self.of(i, communication=communication) for i in range(len(self.edges[0])))
+        return np.array([length_s(self.trace.columns.intervals(each)) for each in found])
 
     def by_name(self, step: int) -> dict[int, float]:
         """Seconds of each name."""
@@ -150,15 +156,12 @@ def _launched_s(trace: Trace, works: np.ndarray) -> np.ndarray:
 
 
 def _explained(
-    steps: Sequence[Step], slow: SlowStep, around: np.ndarray, spent: dict[str, np.ndarray], work: _Work
+    steps: Sequence[Step], slow: SlowStep, around: Sequence[int], spent: dict[str, np.ndarray], work: _Work
 ) -> Explained:
     """One slow step against the steps around it."""
     index = slow.index
     excess_s = slow.seconds - median(steps[i].seconds for i in around)
     causes = {cause: float(each[index] - np.median(each[around])) for cause, each in spent.items()}
-    for cause, communication in (("communication", True), (LONGER, False)):
-        usual = median(work.covered_s(i, communication=communication) for i in around)
-        causes[cause] = causes.get(cause, 0.0) + work.covered_s(index, communication=communication) - usual
     note = ""
     if causes[LONGER] > 0:
         name, note = _grown(index, around, work)
@@ -169,14 +172,14 @@ def _explained(
     return Explained(step=steps[index], slow=slow, causes=found or [(UNKNOWN, 0.0)], note=note)
 
 
-def _grown(index: int, around: np.ndarray, work: _Work) -> tuple[str, str]:
+def _grown(index: int, around: Sequence[int], work: _Work) -> tuple[str, str]:
     """Whether the device's work grew at large (more of it, or most of it longer) or in one operation, and a note."""
     counts = [len(work.of(i, communication=False)) for i in around]
     mine, usual = work.by_name(index), [work.by_name(i) for i in around]
     grew = {name: seconds - median(each.get(name, 0.0) for each in usual) for name, seconds in mine.items()}
     typical_s = {name: median(each.get(name, 0.0) for each in usual) for name in mine}
     broad = sum(typical_s[n] for n in mine if grew[n] > 0.2 * typical_s[n]) >= 0.5 * sum(typical_s.values())
-    new = work.shapes(index) - set().union(*(work.shapes(int(i)) for i in around))
+    new = work.shapes(index) - set().union(*(work.shapes(i) for i in around))
     count = len(work.of(index, communication=False))
     if new or count > 1.1 * median(counts) or broad:
         why = "shapes that its neighbours do not have" if new else f"{count} operations instead of {median(counts):.0f}"

@@ -201,7 +201,10 @@ def read(source: object) -> Trace:
         return source
     if hasattr(source, "export_chrome_trace"):
         with tempfile.TemporaryDirectory() as folder:
-            source.export_chrome_trace(str(Path(folder) / "trace.json"))
+            try:
+                source.export_chrome_trace(str(Path(folder) / "trace.json"))
+            except (RuntimeError, AssertionError) as error:
+                raise TraceError(f"This profile gives no trace (it gives one once, after its end): {error}.") from None
             return _of_file(Path(folder) / "trace.json", "this profile")
     if isinstance(source, (str, Path)):
         return _of_file(Path(source), Path(source).name)

@@ -13,7 +13,7 @@ FEWEST_STEPS = 8  # below that nothing is typical
 SMALLEST_RATIO = 1.33  # what is closer to its neighbours is not worth an explanation
 FALSE_ALARMS = 0.02  # expected in a whole run of plain noise
 WINDOW = 25  # steps: the trend is followed over so many neighbours on either side
-DENSE_SHARE = 0.025  # of all steps: fewer alike are not a mode of their own
+DENSE_SHARE, MODE_SHARE = 0.025, 0.05  # of all steps: so many make a stretch dense, and more than so many a mode
 FEWEST_FOR_MODES = 40
 FAR_AT_FIRST, FAR = 0.9, 0.98  # quantiles that tell how long the tail of the noise is, before and after the first look
 
@@ -40,9 +40,9 @@ def slow_steps(seconds: Sequence[float] | np.ndarray, *, smallest_ratio: float =
     noise reaches once in fifty runs, outside every other mode, and smallest_ratio times the commonest mode or more.
 
     It cannot: find a slow step among fewer than 8; find 1.5 times the typical where the noise is wider than about 7 %
-    (standard deviation), or 2 times where it is wider than 15 %; tell a slow step from an ordinary one of a slower
+    (standard deviation), or 2 times where it is wider than 11 %; tell a slow step from an ordinary one of a slower
     mode that takes as long; call a kind of step ordinary that fewer than about 5 % of the steps are (each is reported);
-    call slow what stays slow for more than a dozen steps in a row, which is a new level. Noise with a long tail
+    call slow what stays slow for more than about 15 steps in a row, which is a new level. Noise with a long tail
     (exponential, of 5 % of the step or more) raises about one false alarm in five runs of 500 steps.
     Sources: Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993); Vasicek, J. R. Stat. Soc. B 38 (1976).
     ValueError: a time that is not a positive, finite number.
@@ -106,7 +106,7 @@ def _modes(values: np.ndarray) -> list[np.ndarray]:
     dense = _spacing(ordered, m) <= 1.25 * width
     starts = dense & np.concatenate(([True], ~dense[:-1] | (np.diff(ordered) > 1.25 * width)))
     groups = np.split(ordered[dense], np.flatnonzero(starts[dense])[1:])
-    return [group for group in groups if len(group) > m] or [ordered]
+    return [group for group in groups if len(group) > MODE_SHARE * len(ordered)] or [ordered]
 
 
 def _beyond(logs: np.ndarray, smallest_ratio: float) -> tuple[np.ndarray, np.ndarray]:
