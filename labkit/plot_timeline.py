@@ -81,9 +81,11 @@ def timeline(
 
 
 def _lanes(spans: list[Span], *, flat: bool) -> list[list[Span]]:
-    """Spans of one row by depth of nesting, outermost first; a device's row is flat, its own kinds only."""
+    """Spans of one row by depth of nesting, outermost first; a device's are flat, its communication below its work."""
     if flat:
-        return [[span for span in spans if span.kind in DEVICE_KINDS]]
+        works = [span for span in spans if span.kind in DEVICE_KINDS]
+        talks = [span for span in works if span.kind == "communication"]
+        return [[span for span in works if span.kind != "communication"], *([talks] if talks else [])]
     lanes: list[list[Span]] = []
     open_until: list[float] = []
     for span in sorted(spans, key=lambda span: (span.start_s, -span.end_s)):
@@ -109,7 +111,7 @@ def _bars(axes: Any, spans: list[Span], top: float, start_s: float, end_s: float
         look = {"facecolor": colour, "hatch": hatch, "edgecolor": "white" if hatch else colour, "linewidth": 0.3}
         axes.broken_barh(bars, (top, 0.86), **look)
         for (left, wide), (*_, name) in zip(bars, joined, strict=True):
-            _name(axes, name, left, wide / width, top, "white" if colour == BLUE else "black")
+            _name(axes, name, left, wide / width, top, colour)
 
 
 def _joined(spans: list[Span], narrow_s: float) -> list[tuple[float, float, str]]:
@@ -130,7 +132,13 @@ def _name(axes: Any, name: str, left: float, share: float, top: float, colour: s
     if not name or fits < 3:
         return
     text = name if len(name) <= fits else name[: fits - 1] + "…"
-    axes.text(left, top + 0.43, f" {text}", va="center", fontsize=7, color=colour, clip_on=True, parse_math=False)
+    ground = {
+        "facecolor": colour,
+        "edgecolor": "none",
+        "boxstyle": "square,pad=0",
+    }  # hatches would cross the letters
+    look = {"color": "white" if colour == BLUE else "black", "fontsize": 7, "va": "center", "bbox": ground}
+    axes.text(left, top + 0.43, f" {text}", clip_on=True, parse_math=False, **look)
 
 
 def _gaps(axes: Any, idle: list[Gap], top: float, start_s: float) -> None:

@@ -1,6 +1,7 @@
 """The report as one HTML page: no script, nothing fetched, light and dark as the reader's system is."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -16,18 +17,20 @@ if TYPE_CHECKING:
 
 WIDTH, ROW, PAD = 1200, 22, 6  # of the drawing, in its own units
 MOST_HOST_ROWS = 4
-COLOURS = {
-    "host": GREY,
-    "launch": BLUE,
-    "alloc": PURPLE,
-    "compile": BLUE,
-    "gc": VERMILLION,
-    "data": PURPLE,
-    "wait": VERMILLION,
-    "kernel": GREEN,
-    "copy": PURPLE,
-    "communication": BLUE,
+# kind: colour, and whether striped; what is rarer and matters more is drawn later, and lies above
+LOOKS = {
+    "host": (GREY, False),
+    "launch": (BLUE, False),
+    "alloc": (GREEN, True),
+    "compile": (BLUE, True),
+    "gc": (VERMILLION, True),
+    "data": (PURPLE, True),
+    "wait": (VERMILLION, False),
+    "kernel": (GREEN, False),
+    "copy": (PURPLE, False),
+    "communication": (BLUE, True),
 }
+CAPTION = "<p>Dashed: a device stood idle. Point at a bar to see what it is, how long, and why it was idle.</p>"
 STYLE = """
 :root { color-scheme: light dark; --text: #1a1a1a; --page: #ffffff; --line: #8a8a8a; --soft: #f1f1f1; }
 @media (prefers-color-scheme: dark) {
@@ -36,8 +39,10 @@ STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: var(--text); background: var(--page); margin: 2em auto;
   max-width: 76em; padding: 0 1em; }
 .labkit-trace table { border-collapse: collapse; margin: .5em 0 1.5em; }
-.labkit-trace td, .labkit-trace th { padding: .2em .9em .2em 0; text-align: right; border-bottom: 1px solid #8a8a8a66; }
-.labkit-trace td:first-child, .labkit-trace th:first-child { text-align: left; overflow-wrap: anywhere; }
+.labkit-trace td, .labkit-trace th { padding: .2em .9em .2em 0; text-align: right; border-bottom: 1px solid #8a8a8a66;
+  white-space: nowrap; }
+.labkit-trace td:first-child, .labkit-trace th:first-child { text-align: left; overflow-wrap: anywhere;
+  white-space: normal; }
 .labkit-trace svg { width: 100%; height: auto; background: var(--soft); }
 .labkit-trace svg text { fill: var(--text); font: 12px system-ui, sans-serif; }
 .labkit-trace li { margin: .2em 0; }
@@ -65,7 +70,7 @@ def body(report: "Report", *, timeline: bool) -> str:
         f"<h3>Host</h3><p>{host.launches:,} launches; waited {format_s(host.wait_s)} for a device "
         f"({host.waits:,} times) and {format_s(host.data_wait_s)} for data ({host.data_waits:,} times).</p>"
     )
-    drawing = f"<h3>Timeline</h3>{_drawing(report.trace)}" if timeline and len(report.trace.columns) else ""
+    drawing = "".join(_drawing(report.trace, *each) for each in _windows(report)) if timeline else ""
     head = f"<h2>{escape(report.source)}</h2><p>{format_s(report.span_s)}, {len(report.trace.columns):,} events.</p>"
     return f'<div class="labkit-trace">{head}{notes}{drawing}{devices}{waited}{steps if report.steps else ""}</div>'
 
@@ -101,42 +106,77 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<table>{f'<thead><tr>{head}</tr></thead>' if headings else ''}<tbody>{lines}</tbody></table>"
 
 
-def _drawing(trace: Trace) -> str:
-    """Rows of bars: the busiest host rows, then the devices with their gaps hatched; a title names what is under it."""
+def _windows(report: "Report") -> list[tuple[str, float, float]]:
+    """What to draw: the whole trace; then the slowest step with its neighbours, or three steps from the middle."""
+    windows = [("Timeline", 0.0, report.trace.span_s)] if report.trace.span_s else []
+    steps = report.trace.steps
+    if len(steps) < 5:
+        return windows
+    slowest = max(report.slow_steps, key=lambda each: each.slow.ratio, default=None)
+    middle = slowest.slow.index if slowest else len(steps) // 2
+    named = f"The slowest step, {slowest.step.name}, and its neighbours" if slowest else "Three steps"
+    first, last = steps[max(middle - 1, 0)], steps[min(middle + 1, len(steps) - 1)]
+    return [*windows, (named, first.start_s, last.end_s)]
+
+
+def _drawing(whole: Trace, title: str, start_s: float, end_s: float) -> str:
+    """Rows of bars: the busiest host rows, then the devices with their gaps dashed; pointing at a bar names it."""
+    columns = whole.columns
+    inside = columns.take((columns.start_s < end_s) & (columns.end_s > start_s))
+    clipped = {
+        "start_s": np.maximum(inside.start_s, start_s) - start_s,
+        "end_s": np.minimum(inside.end_s, end_s) - start_s,
+    }
+    trace = replace(whole, columns=replace(inside, **clipped))
     counts = np.bincount(trace.columns.row, minlength=len(trace.rows))
-    hosts = [i for i in np.argsort(-counts, kind="stable").tolist() if trace.rows[i] not in trace.devices]
+    hosts = [i for i in np.argsort(-counts, kind="stable").tolist() if counts[i] and trace.rows[i] not in trace.devices]
     rows = [*hosts[:MOST_HOST_ROWS], *(trace.rows.index(device) for device in trace.devices)]
-    scale = WIDTH / (trace.span_s or 1.0)
+    scale = WIDTH / (end_s - start_s)
     parts, top = [], 0
     for row in rows:
         parts.append(f'<text x="4" y="{top + 13}">{escape(trace.rows[row])}</text>')
-        parts += _row(trace, row, top + 17, scale)
+        parts += _row(trace, row, top + 17, scale, end_s - start_s)
         top += 17 + ROW + PAD
     ticks = "".join(
-        f'<text x="{min(WIDTH * k / 5 + 2, WIDTH - 60):.0f}" y="{top + 12}">{format_s(trace.span_s * k / 5)}</text>'
+        f'<text x="{min(WIDTH * k / 5 + 2, WIDTH - 60):.0f}" y="{top + 12}">'
+        f"{format_s((end_s - start_s) * k / 5) if k else 0}</text>"
         for k in range(6)
     )
-    used = {kind for kind, colour in COLOURS.items() if trace.of_kind(kind).any()}
+    kinds = [kind for kind in LOOKS if trace.of_kind(kind).any()]
     legend = "".join(
-        f'<rect x="{i * 120 + 4}" y="{top + 22}" width="12" height="12" fill="{COLOURS[kind]}"/>'
-        f'<text x="{i * 120 + 20}" y="{top + 33}">{kind}</text>'
-        for i, kind in enumerate(kind for kind in COLOURS if kind in used)
+        f'<rect x="{i * 118 + 4}" y="{top + 22}" width="12" height="12" fill="{_fill(kind)}"/>'
+        f'<text x="{i * 118 + 20}" y="{top + 33}">{kind}</text>'
+        for i, kind in enumerate(kinds)
     )
+    stripes = "".join(_stripes(kind) for kind in kinds if LOOKS[kind][1])
+    box = f'<svg viewBox="0 0 {WIDTH} {top + 44}" role="img" aria-label="{escape(title)}"><defs>{stripes}</defs>'
+    return f"<h3>{escape(title)}</h3>{box}{''.join(parts)}{ticks}{legend}</svg>{CAPTION}"
+
+
+def _fill(kind: str) -> str:
+    """The colour of a kind, or the name of its stripes."""
+    colour, striped = LOOKS[kind]
+    return f"url(#labkit-{kind})" if striped else colour
+
+
+def _stripes(kind: str) -> str:
+    """Stripes in a kind's colour."""
     return (
-        f'<svg viewBox="0 0 {WIDTH} {top + 44}" role="img" aria-label="timeline">{"".join(parts)}{ticks}{legend}</svg>'
+        f'<pattern id="labkit-{kind}" width="6" height="6" patternUnits="userSpaceOnUse" '
+        f'patternTransform="rotate(45)"><rect width="4" height="6" fill="{LOOKS[kind][0]}"/></pattern>'
     )
 
 
-def _row(trace: Trace, row: int, top: int, scale: float) -> list[str]:
-    """The bars of one row, a kind after the other, so that what is rarer and matters more lies above."""
+def _row(trace: Trace, row: int, top: int, scale: float, span_s: float) -> list[str]:
+    """The bars of one row, a kind after the other, and a device's gaps."""
     bars: list[str] = []
-    for kind, colour in COLOURS.items():
+    for kind in LOOKS:
         starts, ends = trace.columns.intervals((trace.columns.row == row) & trace.of_kind(kind))
-        bars += _bars(starts, ends, top, scale, f'fill="{colour}"', kind)
+        bars += _bars(starts, ends, top, scale, f'fill="{_fill(kind)}"', kind)
     if trace.rows[row] in trace.devices:
-        idle = complement(trace.columns.intervals(trace.work(trace.rows[row])), 0.0, trace.span_s)
-        wide = (idle[1] - idle[0]) * scale > 3
-        idle = idle[0][wide], idle[1][wide]
+        starts, ends = complement(trace.columns.intervals(trace.work(trace.rows[row])), 0.0, span_s)
+        wide = (ends - starts) * scale > 3
+        idle = starts[wide], ends[wide]
         look = 'fill="none" stroke="var(--line)" stroke-dasharray="2 2"'
         for start, end, cause in zip(*idle, why_idle(idle, trace.host()), strict=True):
             bars += _bars(np.array([start]), np.array([end]), top, scale, look, f"idle: {cause}")

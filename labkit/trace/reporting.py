@@ -90,8 +90,8 @@ class Report:
 
     def text(self) -> str:
         """The report as lines of text."""
-        lines = [f"{self.source}: {format_s(self.span_s)}, {len(self.trace.columns):,} events"]
-        lines += [f"  Note: {note}" for note in self.notes]
+        lines = [f"{cut(self.source)}: {format_s(self.span_s)}, {len(self.trace.columns):,} events"]
+        lines += [f"  Note: {cut(note, 160)}" for note in self.notes]
         for name, device in self.devices.items():
             lines += ["", *_device_lines(name, device)]
         if not self.devices:
@@ -199,7 +199,7 @@ def _host(trace: Trace, host: Mapping[str, Intervals]) -> Host:
 def _device_lines(name: str, device: Device) -> list[str]:
     """One device as text."""
     lines = [
-        f"{name}: busy {format_s(device.busy_s)}, idle {format_s(device.idle_s)} ({device.idle_share:.1%}; "
+        f"{cut(name)}: busy {format_s(device.busy_s)}, idle {format_s(device.idle_s)} ({device.idle_share:.1%}; "
         f"{device.idle_share_between:.1%} from its first work to its last)"
     ]
     whole = device.idle_s or 1.0
