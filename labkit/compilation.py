@@ -35,7 +35,11 @@ class Generated:
 
 
 def lacks() -> str:
-    """What torch.compile lacks to write code for the lessons' device, in words; nothing where nothing is missing."""
+    """What torch.compile lacks to write code for the lessons' device, in words; nothing where nothing is missing.
+
+    Prepares the compiler on the way: what needs no code, such as explaining, works without one.
+    """
+    prepare()
     return hardware.missing_to_compile(on_gpu=hardware.tier() != "cpu")
 
 
@@ -55,6 +59,8 @@ def prepare() -> None:
         warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, of a part of torch
         import torch._dynamo
         import torch._inductor.compile_fx
+    # On newer GPUs: fp32 stays fp32 in the lessons, compiled or not.
+    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
     torch._logging.set_logs(dynamo=logging.ERROR, inductor=logging.ERROR)
 
 

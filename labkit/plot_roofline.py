@@ -37,10 +37,10 @@ def _roof(axes: Any, places: list[float], bytes_per_s: float, peaks: Mapping[str
     """The slope, then each peak as a level that begins where the slope reaches it."""
     top = max(peaks.values())
     ridge = top / bytes_per_s
-    xs = [min([*places, ridge]) / 2, ridge, max([*places, ridge]) * 4]
+    xs = [min([*places, ridge]) / 2, ridge, max([*places, ridge]) * 20]
     axes.plot(xs, [cost.roofline_flops_per_s(x, bytes_per_s, top) for x in xs], color=GREY, linewidth=2)
     text = {"textcoords": "offset points", "fontsize": 9, "color": GREY}
-    axes.annotate(f"copy: {format_bytes(bytes_per_s)}/s", (xs[0], xs[0] * bytes_per_s), (4, 14), **text)
+    axes.annotate(f"copy: {format_bytes(bytes_per_s)}/s", (xs[0], xs[0] * bytes_per_s), (22, -3), **text)
     for name, peak in peaks.items():
         axes.plot([peak / bytes_per_s, xs[2]], [peak, peak], color=GREY, linewidth=1, linestyle="--")
         axes.annotate(f"{name}: {format_flops(peak)}/s", (xs[2], peak), (0, 4), ha="right", **text)

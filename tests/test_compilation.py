@@ -7,7 +7,8 @@ import torch
 
 from labkit import compilation, hardware
 
-needs_compiler = pytest.mark.skipif(bool(compilation.lacks()), reason="torch.compile lacks something here")
+LACKS = hardware.missing_to_compile(on_gpu=hardware.tier() != "cpu")  # asked so, it imports no compiler
+needs_compiler = pytest.mark.skipif(bool(LACKS), reason=f"torch.compile lacks {LACKS} here")
 
 
 @pytest.fixture(autouse=True)

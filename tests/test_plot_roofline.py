@@ -20,7 +20,7 @@ def test_points_lie_under_a_roof_with_a_ridge(drawn):
     plot_roofline.roofline(points, bytes_per_s=4e10, peaks=peaks, title="This machine")
     figure, alt = drawn[0]
     roof, *others = figure.axes[0].lines
-    assert list(roof.get_xdata()) == pytest.approx([0.05, 5, 20])
+    assert list(roof.get_xdata()) == pytest.approx([0.05, 5, 100])
     assert list(roof.get_ydata()) == pytest.approx([2e9, 2e11, 2e11])
     levels = [line for line in others if line.get_linestyle() == "--"]
     assert [line.get_xdata()[0] for line in levels] == pytest.approx([2.5, 5])
