@@ -85,6 +85,15 @@ def test_a_step_that_is_slow_every_tenth_time_is_ordinary_and_one_between_the_tw
     assert [step.index for step in slow_steps(seconds)] == [123]
 
 
+def test_many_slow_steps_do_not_hide_one_another():
+    """One in eight took three to twelve times as long, as on a machine that others use."""
+    rng = np.random.default_rng(2)
+    seconds = _lognormal(rng, 0.08)
+    hit = rng.choice(STEPS, STEPS // 8, replace=False)
+    seconds[hit] *= rng.uniform(3, 12, len(hit))
+    assert {step.index for step in slow_steps(seconds)} >= set(hit.tolist())
+
+
 def test_what_is_said_of_a_slow_step():
     seconds = [0.1, 0.1] * 20
     seconds[7] = 0.25

@@ -50,7 +50,8 @@ def explain(trace: Trace) -> list[Explained]:
 
     Compared are seconds of collection, compilation, allocation, waits for data, communication, the device's work that
     the step launched, and the host's time outside everything recorded. Empty where a trace has fewer than 8 steps.
-    It cannot see what the profiler did not record: Python's collections need `record_python_gc_info`, shapes
+    It cannot see what the profiler did not record: Python's collections need `with_stack` and, in its experimental
+    configuration, `record_python_gc_info` (without them they are the host's own time), shapes need
     `record_shapes`. A cause that slowed every step alike is none.
     """
     steps = trace.steps

@@ -13,7 +13,7 @@ _DEVICE = {"kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset", "mtia_ccp_e
 _NOTHING = {"trace", "cuda_sync", "overhead", "cuda_profiler_range", "gpu_user_annotation", "mtia_user_annotation"}
 _COMMUNICATION = re.compile(r"nccl|rccl|oneccl|nvshmem|(one|two)_shot_all_?reduce|multimem_all", re.I)
 _HOST_COMMUNICATION = re.compile(r"^(gloo|mpi|ucc):", re.I)
-_COPY = re.compile(r"mem(ory)?cpy|^aten::(copy_|_to_copy|to|clone|contiguous)$|^copy (to|from) ", re.I)
+_COPY = re.compile(r"mem(ory)?cpy|^aten::(copy_|_to_copy|clone)$|^copy (to|from) ", re.I)
 _WAIT = re.compile(r"(cuda|hip|xpu|zeEvent|zeFence)\w*Synchronize|^cu(Ctx|Stream|Event)Synchronize", re.I)
 _ALLOC = re.compile(
     r"(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|HostFree)|^cuMem(Alloc|Free|Create|Map|Unmap|Release)|"

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from labkit.show import show, varying_html, varying_text
-from labkit.timeline import Intervals, complement, length_s, overlap_s, why_idle
+from labkit.timeline import UNKNOWN, Intervals, complement, length_s, overlap_s, why_idle
+from labkit.trace.devices import CPU
 from labkit.trace.explain import Explained, explain
 from labkit.trace.model import Trace
 from labkit.trace.reading import read
@@ -203,14 +204,18 @@ def _device_lines(name: str, device: Device) -> list[str]:
         f"{device.idle_share_between:.1%} from its first work to its last)"
     ]
     whole = device.idle_s or 1.0
-    lines += [f"  idle, {cause}: {format_s(s)} ({s / whole:.0%})" for cause, s in device.idle_causes.items()]
+    between = " (between operators: Python, or nothing at all)" if name == CPU else ""
+    for cause, seconds in device.idle_causes.items():
+        said = cause + between if cause == UNKNOWN else cause
+        lines += [f"  idle, {said}: {format_s(seconds)} ({seconds / whole:.0%})"]
     short = f", {device.short_kernels / device.kernels:.0%} shorter than 10 µs" if device.kernels else ""
-    lines += [f"  {_count(device.kernels, 'kernel' if name != 'CPU' else 'operator')}{short}"]
+    lines += [f"  {_count(device.kernels, 'operator' if name == CPU else 'kernel')}{short}"]
     moved = f", {format_bytes(device.copied_bytes)}" if device.copied_bytes else ""
     lines += [f"  {_count(device.copies, 'copy', 'copies')}{moved}, {format_s(device.copy_s)}"]
     if device.communication_s:
         exposed_s = device.exposed_communication_s
-        lines += [f"  communication {format_s(device.communication_s)}, of it exposed {format_s(exposed_s)}"]
+        hidden = f"overlapped by kernels {format_s(device.communication_s - exposed_s)}, exposed {format_s(exposed_s)}"
+        lines += [f"  communication {format_s(device.communication_s)}: {hidden}"]
     lines += ["  most time:"] if device.top else []
     return lines + [
         f"    {top.share:6.1%}  {format_s(top.seconds):>8}  {top.count:>7} x  {cut(top.name)}" for top in device.top

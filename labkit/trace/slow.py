@@ -15,7 +15,7 @@ FALSE_ALARMS = 0.02  # expected in a whole run of plain noise
 WINDOW = 25  # steps: the trend is followed over so many neighbours on either side
 DENSE_SHARE, MODE_SHARE = 0.025, 0.05  # of all steps: so many make a stretch dense, and more than so many a mode
 FEWEST_FOR_MODES = 40
-FAR_AT_FIRST, FAR = 0.9, 0.98  # quantiles that tell how long the tail of the noise is, before and after the first look
+FAR_AT_FIRST, FAR = 0.75, 0.98  # quantiles that tell how long the tail of the noise is, before and after the first look
 
 
 @dataclass(frozen=True, kw_only=True)
