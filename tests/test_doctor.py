@@ -220,3 +220,21 @@ def test_a_setting_that_means_nothing_is_needed(here, monkeypatch, variable, val
     assert (item.level, report.healthy) == ("needed", False)
     assert repr(value) in item.what
     assert variable in item.fix
+
+
+@pytest.mark.parametrize(
+    ("lack", "fix"),
+    [
+        ("a C++ compiler", "sudo apt-get install g++"),
+        ("Python's header files", "sudo apt-get install python3-dev"),
+        ("Triton", "-m pip install triton"),
+    ],
+)
+def test_what_torch_compile_lacks_comes_with_its_cure(here, monkeypatch, lack, fix):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(hardware, "missing_to_compile", lambda **_: lack)
+    item = found(here(), lack)
+    assert (item.level, item.why) == ("wanted", "torch.compile needs it")
+    assert item.fix.endswith(fix)
+    monkeypatch.setattr(hardware, "missing_to_compile", lambda **_: "")
+    assert found(here(), lack) is None
