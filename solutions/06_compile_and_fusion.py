@@ -172,8 +172,8 @@ claim(
 # ### Fusion by hand
 #
 # Without a compiler you can still keep the intermediate numbers close. `out=` tells an operation where to write, so
-# all six share one place. And the chain need not go over the whole vector at once: take a block that fits into the
-# core's own cache, do everything with it, go on to the next.
+# all six share one place. (`x.mul_(2)`, *in place*, does the same where x may be lost.) And the chain need not go over
+# the whole vector at once: take a block that fits into the core's own cache, do everything with it, go on to the next.
 
 
 # %%
