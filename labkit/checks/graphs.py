@@ -32,7 +32,6 @@ def one_graph(fn: Callable) -> str | None:
 
     Explaining runs the graphs without generating code, and so does the backend `eager`: no compiler is needed.
     """
-    compilation.prepare()
     inputs = [(x, torch.ones(3)) for x in (torch.tensor([2.0, -1.0, 0.5]), torch.tensor([0.5, -0.25, 0.125]))]
     found = torch._dynamo.explain(fn)(*inputs[0])
     if found.break_reasons or found.graph_count != 1:  # a break at the very end leaves one graph and a reason
