@@ -27,7 +27,7 @@ from labkit.launches import Plan, outline, outline_of_view, plan_of
 from labkit.tasks import Task, held_lock, put_module
 from labkit.timeline import Span
 
-__all__ = ["CudaDevice", "CudaPending", "DeviceError", "Handle", "Pending", "ThreadDevice", "open"]
+__all__ = ["CudaDevice", "CudaPending", "DeviceError", "Handle", "Pending", "ThreadDevice", "open", "open_thread"]
 
 DEPTH = 1000  # launches that may stand in the queue; a GPU's holds about as many, and then the host must wait
 SWITCH_S = 2e-5  # how often Python's threads take turns; at its own 5 ms the worker starves beside a busy host
@@ -241,25 +241,30 @@ _switch_before_s: list[float] = []
 
 
 def open(*, launch_s: float = 10e-6) -> ThreadDevice | CudaDevice:  # noqa: A001 - read as device_thread.open
-    """The GPU where torch can use one, else a new worker thread. launch_s: seconds that a launch there costs at least.
+    """The GPU where torch can use one, else a new worker thread; launch_s is for the latter."""
+    return CudaDevice() if torch.cuda.is_available() else open_thread(launch_s=launch_s)
 
-    ValueError: a negative launch_s. While a worker thread is open, Python's threads take turns more often.
+
+def open_thread(*, launch_s: float = 10e-6) -> ThreadDevice:
+    """A new worker thread. launch_s: seconds that a launch costs the host at least. ValueError: fewer than 0.
+
+    While one is open, Python's threads take turns more often.
     """
     if launch_s < 0:
         raise ValueError(f"a launch takes {launch_s} s: give 0 or more")
-    if torch.cuda.is_available():
-        return CudaDevice()
+    made = ThreadDevice(launch_s)
     if not _opened:
         _switch_before_s.append(sys.getswitchinterval())
         sys.setswitchinterval(SWITCH_S)
-    _opened.append(made := ThreadDevice(launch_s))
+    _opened.append(made)
     return made
 
 
 def _forget(device: ThreadDevice) -> None:
     """After the last device, Python's threads take turns as before."""
-    _opened.remove(device)
-    if not _opened:
+    if device in _opened:
+        _opened.remove(device)
+    if not _opened and _switch_before_s:
         sys.setswitchinterval(_switch_before_s.pop())
 
 

@@ -101,6 +101,7 @@ class Handle(Tensor):
 
     @data.setter
     def data(self, other: "Handle") -> None:
+        """Let this handle stand for the memory of another."""
         Tensor.data.__set__(self, other)
         self._box, self._meta = other._box, other._meta
 

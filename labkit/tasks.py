@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from labkit.handles import DeviceError, Handle, fill, unpacked
 from labkit.launches import outline
@@ -54,24 +54,19 @@ def held_lock() -> Any:
 
 
 def put_module(device: Any, module: nn.Module, non_blocking: bool) -> nn.Module:
-    """The same module with its parameters, their gradients and its buffers on the device; shared ones stay shared."""
-    moved: dict[int, Tensor] = {}
+    """The same module with its parameters, their gradients and its buffers on the device.
+
+    As with `.to`, parameters stay the objects that they are, so an optimizer made before still knows them.
+    """
+    for held in module.parameters():
+        if not isinstance(held, Handle):
+            new = nn.Parameter(device.put(held.detach(), non_blocking=True), held.requires_grad)
+            new.grad = None if held.grad is None else device.put(held.grad, non_blocking=True)
+            torch.utils.swap_tensors(held, new)
     for part in module.modules():
-        for name, held in part._parameters.items():
-            if held is not None:
-                part._parameters[name] = _moved_parameter(device, held, moved)
         for name, held in part._buffers.items():
             if held is not None:
-                part._buffers[name] = moved.setdefault(id(held), device.put(held, non_blocking=True))
+                part._buffers[name] = device.put(held, non_blocking=True)
     if not non_blocking:
         device.synchronize()
     return module
-
-
-def _moved_parameter(device: Any, held: Tensor, moved: dict[int, Tensor]) -> Tensor:
-    """A parameter on the device; the same one for one that was moved before."""
-    if id(held) not in moved and not isinstance(held, Handle):
-        new = nn.Parameter(device.put(held.detach(), non_blocking=True), held.requires_grad)
-        new.grad = None if held.grad is None else device.put(held.grad, non_blocking=True)
-        moved[id(held)] = new
-    return moved.get(id(held), held)

@@ -14,8 +14,6 @@ from labkit import device_thread, models, train
 from labkit.device_thread import DeviceError, Handle
 from labkit.tasks import Task
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="opens the GPU where there is one")
-
 
 @pytest.fixture(autouse=True)
 def one_thread():
@@ -27,7 +25,7 @@ def one_thread():
 
 @pytest.fixture
 def dev():
-    device = device_thread.open(launch_s=0.0)
+    device = device_thread.open_thread(launch_s=0.0)
     yield device
     device.close()
 
@@ -211,6 +209,18 @@ def test_data_can_be_replaced_and_a_gradient_flows_through_cpu(dev):
     assert w.grad.tolist() == [1.0, 2.0, 3.0]
 
 
+def test_an_optimizer_made_before_the_module_was_put_still_moves_it(dev):
+    model = nn.Linear(2, 2)
+    weight, optimizer = model.weight, torch.optim.SGD(model.parameters(), lr=1.0)
+    dev.put(model)
+    assert model.weight is weight
+    assert isinstance(weight, Handle)
+    before = weight.tolist()
+    model(dev.put(torch.ones(1, 2))).sum().backward()
+    optimizer.step()
+    assert weight.tolist() == [pytest.approx([each - 1 for each in row]) for row in before]
+
+
 def test_a_module_keeps_its_shared_weights_and_a_copy_is_its_own(dev):
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[1].weight = model[0].weight
@@ -294,14 +304,14 @@ def test_a_recording_shows_launches_waits_and_work(dev):
 
 
 def test_a_launch_costs_what_was_asked_for():
-    dev = device_thread.open(launch_s=2e-3)
+    dev = device_thread.open_thread(launch_s=2e-3)
     x = dev.put(torch.zeros(2))
     with dev.recording() as spans:
         x + 1
     dev.close()
     assert all(span.seconds >= 2e-3 for span in spans if span.kind == "launch")
     with pytest.raises(ValueError, match="0 or more"):
-        device_thread.open(launch_s=-1.0)
+        device_thread.open_thread(launch_s=-1.0)
 
 
 def test_a_profiler_sees_the_workers_operations_under_their_names(dev):
@@ -316,7 +326,7 @@ def test_a_profiler_sees_the_workers_operations_under_their_names(dev):
 
 def test_python_takes_turns_as_before_when_the_last_device_is_closed():
     before = sys.getswitchinterval()
-    one, other = device_thread.open(), device_thread.open()
+    one, other = device_thread.open_thread(), device_thread.open()
     assert sys.getswitchinterval() < before
     one.close()
     one.close()
@@ -326,7 +336,7 @@ def test_python_takes_turns_as_before_when_the_last_device_is_closed():
 
 
 def test_what_stands_in_the_queue_of_a_closed_device_is_not_run():
-    dev = device_thread.open()
+    dev = device_thread.open_thread()
     x = dev.put(torch.zeros(()))
     known(dev, lambda: x.add_(1))
     gate = held_up(dev)
@@ -355,7 +365,7 @@ import threading, _thread, torch
 from labkit import device_thread
 torch.set_num_threads(1)
 interrupt_soon = threading.Timer(0.3, _thread.interrupt_main).start
-dev = device_thread.open()
+dev = device_thread.open_thread()
 x = dev.put(torch.randn(300, 300))
 y = (x @ x) * 1e-3
 for _ in range(900):
