@@ -31,6 +31,7 @@ GAP_LOOKS = {
     "compilation": (BLUE, "///"),
     "allocator": (GREEN, "///"),
     "communication": (BLUE, "..."),
+    "between queued work": (GREY, "|||"),
     "nothing known": (GREY, "---"),
 }
 MOST_LANES = 4  # nested host spans below this depth are left out

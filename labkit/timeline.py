@@ -26,7 +26,7 @@ KINDS = (
 DEVICE_KINDS = ("kernel", "copy", "communication")
 HOST_KINDS = ("host", "launch", "wait", "data")
 # Why a device stood idle, by what the host did then. The order settles ties.
-SYNC, LAUNCH, UNKNOWN = "synchronisation", "launch-bound", "nothing known"
+SYNC, LAUNCH, QUEUED, UNKNOWN = "synchronisation", "launch-bound", "between queued work", "nothing known"
 CAUSE_OF_KIND = {
     "gc": "garbage collection",
     "compile": "compilation",
@@ -36,7 +36,7 @@ CAUSE_OF_KIND = {
     "copy": "copy",
     "wait": SYNC,
 }
-CAUSES = (*CAUSE_OF_KIND.values(), LAUNCH, UNKNOWN)
+CAUSES = (*CAUSE_OF_KIND.values(), LAUNCH, QUEUED, UNKNOWN)
 # A wait that ended this long before the gap still explains it: the last kernel ends a little after the wait returns,
 # because the two clocks of a trace agree only to some microseconds.
 CLOCKS_AGREE_S = 20e-6
@@ -125,12 +125,14 @@ def complement(intervals: Intervals, start_s: float, end_s: float) -> Intervals:
     return starts[free], ends[free]
 
 
-def why_idle(idle: Intervals, host: dict[str, Intervals]) -> list[str]:
+def why_idle(idle: Intervals, host: dict[str, Intervals], queued: np.ndarray | None = None) -> list[str]:
     """For each idle stretch of a device its cause, one of CAUSES, from what the host did then: intervals by kind.
 
-    What covers at least half of the stretch is the cause. Else, where a wait for the device ended in the stretch or
-    just before it, the wait is: it had drained the queue, and the host must fill it again. Else, where the host was in
-    operators or launches for three tenths of it, the device could have done more than the host handed to it.
+    queued: where known, whether the work that ended the stretch had been launched before it began: then the host is not
+    the cause; the device took its time between two operations, or waited for another stream. Else what covers at least
+    half of the stretch is the cause. Else, where a wait for the device ended in the stretch or just before it, the wait
+    is: it had drained the queue, and the host must fill it again. Else, where the host was in operators or launches for
+    three tenths of it, the device could have done more than the host handed to it.
     """
     starts, ends = idle
     empty = (np.zeros(0), np.zeros(0))
@@ -142,7 +144,8 @@ def why_idle(idle: Intervals, host: dict[str, Intervals]) -> list[str]:
     busy = union(*(np.concatenate([host.get(kind, empty)[i] for kind in ("host", "launch")]) for i in (0, 1)))
     launching = covered_s(busy, starts, ends) >= BUSY_LAUNCHING * (ends - starts)
     names = np.asarray(CAUSES)
-    return np.where(found, names[most], np.where(after, SYNC, np.where(launching, LAUNCH, UNKNOWN))).tolist()
+    causes = np.where(found, names[most], np.where(after, SYNC, np.where(launching, LAUNCH, UNKNOWN)))
+    return (causes if queued is None else np.where(queued, QUEUED, causes)).tolist()
 
 
 def device_rows(spans: Iterable[Span]) -> list[str]:

@@ -90,6 +90,21 @@ def test_why_a_gpu_was_idle(tmp_path, host, cause):
     assert {cause: pytest.approx(seconds) for cause, seconds in gpu.idle_causes.items()} == {cause: 100e-6}
 
 
+def test_a_gap_before_work_that_was_queued_already_is_not_the_hosts(tmp_path):
+    launches = [event("cudaLaunchKernel", 10 * i, 5, "cuda_runtime", correlation=i) for i in range(1, 4)]
+    launches.append(event("cudaLaunchKernel", 260, 5, "cuda_runtime", correlation=4))
+    work = [event("k", 100 * i, 60, "kernel", 0, 7, correlation=i) for i in range(1, 5)]
+    host = [event("aten::mm", 0, 500)]
+    (gpu,) = trace.report(write(tmp_path / "t.json", launches + work + host)).devices.values()
+    assert {cause: round(s * 1e6) for cause, s in gpu.idle_causes.items()} == {
+        "launch-bound": 140,
+        "between queued work": 120,
+    }
+    work[2]["args"]["correlation"] = 4  # its launch at 260 lies in the gap from 260 on
+    (gpu,) = trace.report(write(tmp_path / "u.json", launches + work + host)).devices.values()
+    assert round(gpu.idle_causes["launch-bound"] * 1e6) == 180
+
+
 def test_without_a_gpu_the_cpu_is_the_device_by_its_outermost_operators(tmp_path):
     events = [
         event("aten::linear", 0, 40),

@@ -112,7 +112,7 @@ class _Work:
     def __init__(self, trace: Trace, starts: np.ndarray, ends: np.ndarray) -> None:
         columns = trace.columns
         works = np.flatnonzero(trace.on_devices() & trace.of_kind(*DEVICE_KINDS))
-        since = _launched_s(trace, works)
+        since = trace.launched_s(works)
         order = np.argsort(since, kind="stable")
         self.trace, self.members, since = trace, works[order], since[order]
         self.edges = np.searchsorted(since, starts), np.searchsorted(since, ends)
@@ -141,19 +141,6 @@ class _Work:
         """The shapes that the step's operators had."""
         found = self._shaped[self._shaped_edges[0][step] : self._shaped_edges[1][step]]
         return set(self.trace.columns.shape[found].tolist())
-
-
-def _launched_s(trace: Trace, works: np.ndarray) -> np.ndarray:
-    """When each piece of work was launched; when it ran, where no launch bears its number."""
-    columns = trace.columns
-    hosts = np.flatnonzero(~trace.on_devices() & (columns.link >= 0))
-    hosts = hosts[np.argsort(columns.link[hosts], kind="stable")]
-    links = columns.link[hosts]
-    if not len(links):
-        return columns.start_s[works]
-    place = np.minimum(np.searchsorted(links, columns.link[works]), len(links) - 1)
-    known = links[place] == columns.link[works]
-    return np.where(known, columns.start_s[hosts[place]], columns.start_s[works])
 
 
 def _explained(

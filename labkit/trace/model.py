@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from labkit.timeline import DEVICE_KINDS, KINDS, Intervals, Span, union
+from labkit.timeline import DEVICE_KINDS, KINDS, Intervals, Span, complement, union, why_idle
 
 CODE = {kind: code for code, kind in enumerate(KINDS)}
 OPERATOR, FRAME = 1, 2
@@ -113,6 +113,29 @@ class Trace:
     def of_kind(self, *kinds: str) -> np.ndarray:
         """Which entries are of one of these kinds."""
         return np.isin(self.columns.kind, [CODE[kind] for kind in kinds])
+
+    def launched_s(self, works: np.ndarray) -> np.ndarray:
+        """When the launch of each of these entries was over; their own start, where no launch bears their number."""
+        columns = self.columns
+        hosts = np.flatnonzero(~self.on_devices() & (columns.link >= 0))
+        hosts = hosts[np.argsort(columns.link[hosts], kind="stable")]
+        links = columns.link[hosts]
+        if not len(links):
+            return columns.start_s[works]
+        place = np.minimum(np.searchsorted(links, columns.link[works]), len(links) - 1)
+        known = links[place] == columns.link[works]
+        return np.where(known, columns.end_s[hosts[place]], columns.start_s[works])
+
+    def idle(self, device: str) -> tuple[Intervals, list[str]]:
+        """When a device stood idle, and each time's cause, one of labkit.timeline.CAUSES. KeyError: no such device.
+
+        Where launches and work bear common numbers, what was launched before the device fell idle counts as queued.
+        """
+        works = np.flatnonzero(self.work(device))
+        starts, ends = idle = complement(self.columns.intervals(works), 0.0, self.span_s)
+        place = np.searchsorted(self.columns.start_s[works], ends)
+        launched = np.append(self.launched_s(works), np.inf)
+        return idle, why_idle(idle, self.host(), launched[place] <= starts)
 
     def host(self) -> dict[str, Intervals]:
         """What the host did: for each kind, the time that it covers on any row that is no device's.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labkit.figure import BLUE, GREEN, GREY, PURPLE, VERMILLION
-from labkit.timeline import complement, why_idle
 from labkit.trace.model import Trace
 from labkit.units import format_bytes, format_s
 
@@ -135,7 +134,7 @@ def _drawing(whole: Trace, title: str, start_s: float, end_s: float) -> str:
     parts, top = [], 0
     for row in rows:
         parts.append(f'<text x="4" y="{top + 13}">{escape(trace.rows[row])}</text>')
-        parts += _row(trace, row, top + 17, scale, end_s - start_s)
+        parts += _row(trace, row, top + 17, scale)
         top += 17 + ROW + PAD
     ticks = "".join(
         f'<text x="{min(WIDTH * k / 5 + 2, WIDTH - 60):.0f}" y="{top + 12}">'
@@ -167,18 +166,17 @@ def _stripes(kind: str) -> str:
     )
 
 
-def _row(trace: Trace, row: int, top: int, scale: float, span_s: float) -> list[str]:
+def _row(trace: Trace, row: int, top: int, scale: float) -> list[str]:
     """The bars of one row, a kind after the other, and a device's gaps."""
     bars: list[str] = []
     for kind in LOOKS:
         starts, ends = trace.columns.intervals((trace.columns.row == row) & trace.of_kind(kind))
         bars += _bars(starts, ends, top, scale, f'fill="{_fill(kind)}"', kind)
     if trace.rows[row] in trace.devices:
-        starts, ends = complement(trace.columns.intervals(trace.work(trace.rows[row])), 0.0, span_s)
-        wide = (ends - starts) * scale > 3
-        idle = starts[wide], ends[wide]
         look = 'fill="none" stroke="var(--line)" stroke-dasharray="2 2"'
-        for start, end, cause in zip(*idle, why_idle(idle, trace.host()), strict=True):
+        (starts, ends), causes = trace.idle(trace.rows[row])
+        wide = np.flatnonzero((ends - starts) * scale > 3).tolist()
+        for start, end, cause in ((starts[i], ends[i], causes[i]) for i in wide):
             bars += _bars(np.array([start]), np.array([end]), top, scale, look, f"idle: {cause}")
     return bars
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from labkit.show import show, varying_html, varying_text
-from labkit.timeline import UNKNOWN, Intervals, complement, length_s, overlap_s, why_idle
+from labkit.timeline import UNKNOWN, Intervals, length_s, overlap_s
 from labkit.trace.devices import CPU
 from labkit.trace.explain import Explained, explain
 from labkit.trace.model import Trace
@@ -124,7 +124,7 @@ def report(source: object) -> Report:
     return Report(
         source=trace.source,
         span_s=trace.span_s,
-        devices={name: _device(trace, name, host) for name in trace.devices},
+        devices={name: _device(trace, name) for name in trace.devices},
         host=_host(trace, host),
         steps=len(trace.steps),
         slow_steps=slow,
@@ -133,14 +133,14 @@ def report(source: object) -> Report:
     )
 
 
-def _device(trace: Trace, name: str, host: Mapping[str, Intervals]) -> Device:
+def _device(trace: Trace, name: str) -> Device:
     """What one device did."""
     columns, works = trace.columns, trace.work(name)
     busy = columns.intervals(works)
     kinds = {kind: works & trace.of_kind(kind) for kind in ("kernel", "copy", "communication")}
     computing, talking = columns.intervals(kinds["kernel"]), columns.intervals(kinds["communication"])
     moved = kinds["copy"] & ~np.isin(columns.name, [i for i, n in enumerate(trace.names) if "memset" in n.lower()])
-    idle = complement(busy, 0.0, trace.span_s)
+    idle, causes = trace.idle(name)
     between_s = float(busy[1][-1] - busy[0][0]) if len(busy[0]) else 0.0
     busy_s, idle_s = length_s(busy), length_s(idle)
     seconds = columns.end_s - columns.start_s
@@ -149,7 +149,7 @@ def _device(trace: Trace, name: str, host: Mapping[str, Intervals]) -> Device:
         idle_s=idle_s,
         idle_share=idle_s / trace.span_s if trace.span_s else 0.0,
         idle_share_between=1 - busy_s / between_s if between_s else 0.0,
-        idle_causes=_causes(idle, host),
+        idle_causes=_causes(idle, causes),
         kernels=int(kinds["kernel"].sum()),
         short_kernels=int((kinds["kernel"] & (seconds < SHORT_S)).sum()),
         copies=int(moved.sum()),
@@ -161,10 +161,10 @@ def _device(trace: Trace, name: str, host: Mapping[str, Intervals]) -> Device:
     )
 
 
-def _causes(idle: Intervals, host: Mapping[str, Intervals]) -> dict[str, float]:
+def _causes(idle: Intervals, causes: Sequence[str]) -> dict[str, float]:
     """Idle seconds by cause, most first."""
     total: dict[str, float] = {}
-    for cause, seconds in zip(why_idle(idle, dict(host)), (idle[1] - idle[0]).tolist(), strict=True):
+    for cause, seconds in zip(causes, (idle[1] - idle[0]).tolist(), strict=True):
         total[cause] = total.get(cause, 0.0) + seconds
     return dict(sorted(total.items(), key=lambda each: -each[1]))
 
