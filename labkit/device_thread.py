@@ -33,6 +33,7 @@ DEPTH = 1000  # launches that may stand in the queue; a GPU's holds about as man
 SWITCH_S = 2e-5  # how often Python's threads take turns; at its own 5 ms the worker starves beside a busy host
 MOST_SHAPES = 50_000
 HOST, DEVICE = "host", "device"
+_UNKNOWN = object()  # for None is what some operations return
 
 
 class Pending:
@@ -137,12 +138,12 @@ class ThreadDevice:
             self._send(task, started_s, wait=not (touches and args[2:3] == (True,)))
             return self._values(plan, args, kwargs, task)
         key.append(names)
-        expected = self._outlines.get(known := tuple(key))
-        if expected is None and not plan.is_view:
+        expected = self._outlines.get(known := tuple(key), _UNKNOWN)
+        if expected is _UNKNOWN and not plan.is_view:
             self._send(task, started_s, wait=True, why="compile")
             self._learn(known, outline(task.result))
             return self._values(plan, args, kwargs, task)
-        if expected is None:
+        if expected is _UNKNOWN:
             expected = self._learn(known, outline_of_view(func, metas(args), kwargs))
         if not plan.gives:
             task.expected, task.boxes = expected, boxed(expected)
