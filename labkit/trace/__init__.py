@@ -2,11 +2,11 @@
 
 One file is one process's. Beside Meta's HolisticTraceAnalysis 0.5 (HTA), on the traces of its own tests (NVIDIA, AMD,
 MTIA) idle time, kernels, copies and overlapped communication agree to all digits that it prints, once it is told to
-keep the last step and parts of microseconds; where they differ, HTA leaves out work outside the profiler's steps, or
-counts synchronisation events as work. On 200 MB it takes more than twice the time and seven times the memory. On traces
-without a GPU it raises an error, and it looks neither for slow steps nor for causes on the host. So this package reads
-every trace of the course, and HTA is for what is not here: many ranks side by side, critical paths, queue lengths, two
-runs compared.
+keep the last step and parts of microseconds; where they differ, HTA leaves out work whose launch is not in the trace,
+or counts synchronisation events as work. On 200 MB it takes more than twice the time and seven times the memory. On
+traces without a GPU it raises an error, and it looks neither for slow steps nor for causes on the host. So this package
+reads every trace of the course, and HTA is for what is not here: many ranks side by side, critical paths, queue
+lengths, two runs compared.
 """
 
 from labkit.trace.explain import Explained, explain
