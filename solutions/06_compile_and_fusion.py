@@ -143,8 +143,8 @@ if CAN_COMPILE:
     with compilation.empty_cache():  # as on the first day
         first["eager"] = compilation.first_call_s(chain, x, y)
         first["compiled"] = compilation.first_call_s(compiled, x, y)
-shown = {f"{name} (s)": first.get(name, "not measured") for name in ("eager", "compiled")}
-record("06", "one call each, the very first", shown)
+rows = [[name, f"{seconds:.2f}"] for name, seconds in first.items()]
+table(["one call, the very first", "seconds"], rows or [["not measured", ""]], varying=True)
 
 # %% [markdown]
 # Compiling made it many times *slower*? This measurement is wrong on purpose: it timed the compiler, not its code. We
@@ -843,7 +843,7 @@ if CAN_COMPILE:
     known["dynamic_s"] = timed({"dynamic": lambda: anyhow(x, y, out)}).median_s["dynamic"]
     for name, (n_calls, n_shapes) in JOBS.items():
         advice[name] = pick(known | {"calls": n_calls, "shapes": n_shapes})
-record("06", "what to do with the chain", advice)
+table(["job", "cheapest in all"], advice.items(), varying=True)
 
 # %% [markdown]
 # ## Limits
