@@ -1,4 +1,4 @@
-"""What only a GPU can show of traces: the profiler's own, of work whose amount is known; `make gpu-check` runs these."""
+"""What only a GPU can show of traces: those of work whose amount is known; `make gpu-check` runs these."""
 
 import time
 

@@ -146,6 +146,12 @@ def test_a_directory_a_missing_file_and_a_wrong_gz_are_sentences(tmp_path):
             trace.read(what)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs a device file")
+def test_a_device_file_is_a_sentence():
+    with pytest.raises(trace.TraceError, match="is a device or a pipe: write the trace to a file."):
+        trace.read("/dev/zero")
+
+
 def test_a_file_that_may_not_be_read_is_a_sentence(path, monkeypatch):
     path.write_text(WHOLE)
     path.chmod(0)

@@ -4,7 +4,6 @@ Sources: PyTorch's kineto (libkineto/src/ActivityType.cpp) for categories, torch
 """
 
 import re
-from functools import cache
 
 DEVICE_PREFIX = "labkit device: "  # what labkit.device_thread names the operations of its worker
 # kineto's categories of what a device does; in older traces they are capitalised
@@ -55,13 +54,11 @@ def is_operator(category: str) -> bool:
     return category.lower() in {"cpu_op", "operator"}
 
 
-@cache
 def computes(name: str) -> bool:
     """Whether an operator of this name does work itself, and does not only call others: `aten::mm`, compiled graphs."""
     return bool(_COMPUTES.search(name)) and not _WRAPS.match(name)
 
 
-@cache
 def kind(category: str, name: str) -> str:
     """The kind of span (labkit.timeline.KINDS) that an event is, or nothing where it is no work of anybody."""
     category = category.lower()

@@ -155,6 +155,8 @@ def _checked(path: Path) -> bool:
         raise TraceError(f"{path} is a directory: name the trace file in it.")
     if not path.exists():
         raise TraceError(f"There is no file {path}.")
+    if not path.is_file():
+        raise TraceError(f"{path} is a device or a pipe: write the trace to a file.")
     with path.open("rb") as file:
         start = file.read(2)
     if start != _GZIP and path.suffix == ".gz" and start:
