@@ -77,7 +77,7 @@ def test_the_page_is_for_light_and_dark(path):
 
 
 def test_the_page_of_many_events_stays_small(tmp_path):
-    events = [event("k", i, 0.5, "kernel", 0, 7, device=0) for i in range(20_000)]
+    events = [event("k", i, 0.5, "kernel", 0, 7, device=0) for i in range(6_000)]
     page = trace.report(write(tmp_path / "t.json", events)).html()
     assert len(page) < 1_000_000
 
