@@ -184,8 +184,8 @@ def test_beginnings_and_ends_are_paired_by_thread_and_nesting(tmp_path):
     spans, found = _times(write(tmp_path / "t.json", events))
     spans = [each for each in spans if each[0] != "CPU"]
     assert spans == [("thread 1", "outer", 0, 20), ("thread 2", "other", 3, 7), ("thread 1", "inner", 5, 3)]
-    assert "1 events left out: ends without a beginning." in found.notes
-    assert "1 events left out: begun and never ended." in found.notes
+    assert "1 event left out: ends without a beginning." in found.notes
+    assert "1 event left out: begun and never ended." in found.notes
 
 
 def test_events_that_lack_or_garble_their_time_are_left_out_and_counted(tmp_path):

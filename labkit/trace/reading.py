@@ -127,7 +127,11 @@ class Builder:
         """The trace of all events so far."""
         self.left_out["begun and never ended"] += sum(map(len, self._open.values()))
         notes = list(notes)
-        notes += [f"{count} events left out: {why}." for why, count in self.left_out.items() if count]
+        notes += [
+            f"{count} event{'' if count == 1 else 's'} left out: {why}."
+            for why, count in self.left_out.items()
+            if count
+        ]
         columns = Columns(**{key: np.array(column, dtype=column.typecode) for key, column in self.columns.items()})
         zero = columns.start_s.min(initial=np.inf)
         for times in (columns.start_s, columns.end_s):
@@ -218,6 +222,6 @@ def _of_file(path: Path, name: str) -> Trace:
     for event in events:
         add(event)
     if not len(builder.columns["name"]):
-        what = "no events" if not builder.count else f"{builder.count} events, none of which lasted any known time"
+        what = f"{builder.count} events, none of which lasted any known time" if builder.count else "no events"
         raise TraceError(f"{path} holds {what}: export the trace again, around some work.")
     return builder.trace(name, events.notes)

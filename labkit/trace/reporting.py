@@ -211,7 +211,8 @@ def _device_lines(name: str, device: Device) -> list[str]:
     short = f", {device.short_kernels / device.kernels:.0%} shorter than 10 µs" if device.kernels else ""
     lines += [f"  {_count(device.kernels, 'operator' if name == CPU else 'kernel')}{short}"]
     moved = f", {format_bytes(device.copied_bytes)}" if device.copied_bytes else ""
-    lines += [f"  {_count(device.copies, 'copy', 'copies')}{moved}, {format_s(device.copy_s)}"]
+    took = f", {format_s(device.copy_s)}" if device.copy_s else ""
+    lines += [f"  {_count(device.copies, 'copy', 'copies')}{moved}{took}"]
     if device.communication_s:
         exposed_s = device.exposed_communication_s
         hidden = f"overlapped by kernels {format_s(device.communication_s - exposed_s)}, exposed {format_s(exposed_s)}"
