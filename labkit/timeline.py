@@ -129,8 +129,8 @@ def why_idle(idle: Intervals, host: dict[str, Intervals], queued: np.ndarray | N
     """For each idle stretch of a device its cause, one of CAUSES, from what the host did then: intervals by kind.
 
     queued: where known, whether the work that ended the stretch had been launched before it began: then the host is not
-    the cause; the device took its time between two operations, or waited for another stream. Else what covers at least
-    half of the stretch is the cause. Else, where a wait for the device ended in the stretch or just before it, the wait
+    the cause; the device took its time between two operations, or waited for another stream or another machine. Else
+    what covers at least half of the stretch is the cause. Else, where a wait for the device ended in the stretch or just before it, the wait
     is: it had drained the queue, and the host must fill it again. Else, where the host was in operators or launches for
     three tenths of it, the device could have done more than the host handed to it.
     """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labkit.figure import BLUE, GREEN, GREY, PURPLE, VERMILLION
+from labkit.trace.devices import CPU
 from labkit.trace.model import Trace
 from labkit.units import format_bytes, format_s
 
@@ -80,12 +81,15 @@ def _device(name: str, device: "Device") -> str:
         "busy": format_s(device.busy_s),
         "idle": f"{format_s(device.idle_s)} ({device.idle_share:.1%})",
         "idle from first work to last": f"{device.idle_share_between:.1%}",
-        "kernels": f"{device.kernels:,}",
+        "operators" if name == CPU else "kernels": f"{device.kernels:,}",
         "of them shorter than 10 µs": f"{device.short_kernels:,}",
-        "copies": f"{device.copies:,}, {format_bytes(device.copied_bytes)}, {format_s(device.copy_s)}",
-        "communication": format_s(device.communication_s),
-        "of it exposed": format_s(device.exposed_communication_s),
+        "copies": f"{device.copies:,}",
     }
+    if device.copies:
+        facts["copies"] += f", {format_bytes(device.copied_bytes)}, {format_s(device.copy_s)}"
+    if device.communication_s:
+        facts["communication"] = format_s(device.communication_s)
+        facts["of it exposed"] = format_s(device.exposed_communication_s)
     causes = [
         (cause, format_s(seconds), f"{seconds / (device.idle_s or 1.0):.0%}")
         for cause, seconds in device.idle_causes.items()
