@@ -130,9 +130,9 @@ def why_idle(idle: Intervals, host: dict[str, Intervals], queued: np.ndarray | N
 
     queued: where known, whether the work that ended the stretch had been launched before it began: then the host is not
     the cause; the device took its time between two operations, or waited for another stream or another machine. Else
-    what covers at least half of the stretch is the cause. Else, where a wait for the device ended in the stretch or just before it, the wait
-    is: it had drained the queue, and the host must fill it again. Else, where the host was in operators or launches for
-    three tenths of it, the device could have done more than the host handed to it.
+    what covers at least half of the stretch is the cause. Else, where a wait for the device ended in the stretch or
+    just before it, the wait is: it had drained the queue, and the host must fill it again. Else, where the host was in
+    operators or launches for three tenths of it, the device could have done more than the host handed to it.
     """
     starts, ends = idle
     empty = (np.zeros(0), np.zeros(0))
