@@ -29,10 +29,6 @@ class Generated:
     tensors: int
     source: str
 
-    def show(self) -> None:
-        """Show the code, as something that differs from machine to machine."""
-        show(varying_text(self.source), varying_html(f"<pre>{escape(self.source)}</pre>"))
-
 
 def lacks() -> str:
     """What torch.compile lacks to write code for the lessons' device, in words; nothing where nothing is missing.
@@ -102,6 +98,12 @@ def generated(fn: Callable, *args: object) -> Generated:
     starts = [match.start() for match in re.finditer(r'^(?:extern "C"|def triton_)', text, re.MULTILINE)]
     bodies = [text[start : text.index("'''", start)].strip() for start in starts]
     return Generated(kernels=len(signatures), tensors=len(uses) + uses.count("in_out"), source="\n\n".join(bodies))
+
+
+def show_source(made: Generated | None) -> None:
+    """Show the code, or that there is none, as something that differs from machine to machine."""
+    source = made.source if made else "no code: it was not compiled here"
+    show(varying_text(source), varying_html(f"<pre>{escape(source)}</pre>"))
 
 
 def launched(fn: Callable, *args: object) -> int:

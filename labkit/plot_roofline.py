@@ -10,23 +10,27 @@ from labkit.units import format_bytes, format_flops
 Point = tuple[float, float]
 
 
-def roofline(points: Mapping[str, Point], *, bytes_per_s: float, peaks: Mapping[str, float], title: str = "") -> None:
+def roofline(
+    points: Mapping[str, Point | None], *, bytes_per_s: float, peaks: Mapping[str, float], title: str = ""
+) -> None:
     """Show points {label: (FLOPs per byte, FLOPs per second)} under the roof that memory and arithmetic set.
 
-    bytes_per_s: the slope, drawn up to the highest of the peaks {label: FLOPs per second}. ValueError: nothing to draw,
-    or a value that a logarithmic axis cannot show.
+    A point that is None is named as not measured. bytes_per_s: the slope, drawn up to the highest of the peaks {label:
+    FLOPs per second}. ValueError: nothing to draw, or a value that a logarithmic axis cannot show.
     """
-    values = [*(value for point in points.values() for value in point), bytes_per_s, *peaks.values()]
-    if not points or not peaks or min(values) <= 0:
+    known = [point for point in points.values() if point]
+    values = [*(value for point in known for value in point), bytes_per_s, *peaks.values()]
+    if not known or not peaks or min(values) <= 0:
         raise ValueError("a roofline needs points, a bandwidth and at least one peak, all of them above 0")
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
         axes.set(xscale="log", yscale="log", xlabel="FLOPs per byte", ylabel="FLOPs per second", title=title)
-        _roof(axes, [x for x, _ in points.values()], bytes_per_s, peaks)
+        _roof(axes, [x for x, _ in known], bytes_per_s, peaks)
         for index, (label, point) in enumerate(points.items()):
             look = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
-            axes.plot(*point, linestyle="none", markersize=8, label=label, **look)
+            name = label if point else f"{label} (not measured)"
+            axes.plot(*(point or ([], [])), linestyle="none", markersize=8, label=name, **look)
         axes.yaxis.set_major_formatter(lambda value, _: f"{format_flops(value)}/s")
         axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
 

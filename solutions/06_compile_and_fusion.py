@@ -15,6 +15,7 @@
 # numbers, how much of it does fusion save, and when is a compiler worth its wait?**
 
 # %%
+import math
 import time
 
 import torch
@@ -23,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit import attempt, bench, check, claim, plot, predict, record, repro, reveal, table
 from labkit.hardware import device
+from labkit.units import format_s
 
 # %% [markdown]
 # Two inputs and room for a result: long vectors, far larger than any cache. One core, so that times are steady.
@@ -39,6 +41,11 @@ clock = time.process_time_ns if device() == "cpu" else time.perf_counter_ns
 
 def timed(calls, repeats=15):
     return bench(calls, repeats=repeats if FULL else 5, warmup=2, clock=clock)
+
+
+def show_medians(measured):
+    rows = [[name, format_s(seconds)] for name, seconds in measured.median_s.items()]
+    table(["the chain", "median of one call"], rows, varying=True)
 
 
 # %% [markdown]
@@ -151,9 +158,8 @@ table(["one call, the very first", "seconds"], rows or [["not measured", ""]], v
 # shall need that figure again, and time the code properly below. First look at what was written.
 
 # %%
-if CAN_COMPILE:
-    made = compilation.generated(chain, x, y)
-    made.show()
+made = compilation.generated(chain, x, y) if CAN_COMPILE else None
+compilation.show_source(made)
 
 # %% [markdown]
 # One loop. On a CPU it takes several numbers at a time (a *vector*, `Vectorized<float>`), does everything with them
@@ -219,7 +225,7 @@ contest = {"eager": lambda: chain(x, y)}
 if CAN_COMPILE:
     contest["compiled"] = lambda: compiled(x, y)
 fresh = timed(contest)
-fresh.show()
+show_medians(fresh)
 reveal("speedup", fresh.ratio("eager", "compiled").value if CAN_COMPILE else None)
 
 # %% [markdown]
@@ -263,7 +269,7 @@ from labkit import plot_roofline
 
 flops = 6 * N  # an operation for each of six kernels, at each place
 least_moved = 3 * x.nbytes
-points = {"eager": (flops / moved, flops / fresh.median_s["eager"])}
+points = {"eager": (flops / moved, flops / fresh.median_s["eager"]), "compiled": None}
 if CAN_COMPILE:
     points["compiled"] = (flops / least_moved, flops / fresh.median_s["compiled"])
 roofs = {"bytes_per_s": copy_rate, "peaks": peaks}
@@ -291,13 +297,14 @@ contest["eager, prepared"] = lambda: chain_into(x, y, out)
 if CAN_COMPILE:
     contest["compiled, prepared"] = lambda: prepared(x, y, out)
 both = timed(contest)
-both.show()
+show_medians(both)
 
 # %% [markdown]
 # The same figure again, with what was added. A kernel that does the same traffic in less time moves straight up.
 # Fusion also moves a point to the right, for it does as many operations on fewer bytes.
 
 # %%
+points |= {"eager, prepared": None, "compiled, prepared": None}
 for name, seconds in both.median_s.items():
     n_bytes = moved if name.startswith("eager") else least_moved
     points[name] = flops / n_bytes, flops / seconds
@@ -551,12 +558,10 @@ record("06", "how many times faster compiled is than eager", nothing)
 
 # %%
 for name, bar in (("one matmul", 1.2), ("MLP", 1.5), ("64 numbers", 2.5)):
-    claim(
-        f"{name}: compiled is less than {bar} times as fast as eager",
-        holds=nothing[name] < bar if CAN_COMPILE else None,
-        evidence=f"{nothing[name]} (1 is equally fast)",
-        tier="compiler",
-    )
+    sentence = f"{name}: compiled is less than {bar} times as fast as eager"
+    holds = nothing[name] < bar if CAN_COMPILE else None
+    found = f"{nothing[name]} (1 is equally fast)"
+    claim(sentence, holds=holds, evidence=found, tier="compiler")
 
 # %% [markdown]
 # ## Change one thing
@@ -599,6 +604,7 @@ hand_s = [seconds / len(on_cpu[0]) for seconds in hand_s.values()]
 curves = {"by hand, on the CPU": (ROUNDS, hand_s)}
 best_rates = copy_rate, max(peaks.values())
 curves["roofline"] = (ROUNDS, [cost.kernel_s(8, 3 * k, *best_rates) for k in ROUNDS])
+curves["one kernel"] = (ROUNDS, [math.nan] * len(ROUNDS))  # until it is measured
 
 # %% [markdown]
 # And compiled. Each number of rounds is a function of its own for the compiler, so this cell takes some seconds where
@@ -619,9 +625,9 @@ plot.lines(curves, **labels, log_x=True, log_y=True, markers=True, seconds_axis=
 
 # %%
 points = {"eager, prepared": (flops / moved, flops / both.median_s["eager, prepared"])}
-if CAN_COMPILE:
-    for k in ROUNDS[::2]:
-        points[f"k = {k}"] = (3 * k * N / (2 * x.nbytes), 3 * k * N / fused_s[f"{k}"])
+for k in ROUNDS[::2]:
+    work = 3 * k * N
+    points[f"k = {k}"] = (work / (2 * x.nbytes), work / fused_s[f"{k}"]) if CAN_COMPILE else None
 plot_roofline.roofline(points, **roofs, title="More work on each byte")
 
 # %%
@@ -736,8 +742,7 @@ for length in lengths if CAN_COMPILE else ():
 
 # %%
 curves = {"predicted": (lengths, [promised(length) for length in lengths])}
-if CAN_COMPILE:
-    curves["measured"] = (lengths, ratios)
+curves["measured"] = (lengths, ratios or [math.nan] * len(lengths))
 labels = {"xlabel": "numbers in a vector", "ylabel": "times faster"}
 plot.lines(curves, **labels, log_x=True, markers=True, levels={"no gain": 1})
 

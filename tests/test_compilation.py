@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from labkit import compilation, hardware
+from labkit.show import VARYING_LINE
 
 LACKS = hardware.missing_to_compile(on_gpu=hardware.tier() != "cpu")  # asked so, it imports no compiler
 needs_compiler = pytest.mark.skipif(bool(LACKS), reason=f"torch.compile lacks {LACKS} here")
@@ -35,12 +36,20 @@ def test_what_is_missing_depends_on_the_device(monkeypatch):
 
 @needs_compiler
 @pytest.mark.slow
-def test_a_chain_becomes_one_kernel_cold_and_warm():
+def test_a_chain_becomes_one_kernel_cold_and_warm(capsys):
     x, y = torch.randn(1000), torch.randn(1000)
     first, again = (compilation.generated(chain, x, y) for _ in range(2))
     assert first == again, "what comes from the cache is counted as what is written anew"
     assert (first.kernels, first.tensors) == (1, 3)
     assert first.source.startswith(('extern "C"', "def triton_"))
+    compilation.show_source(first)
+    assert "in_ptr0" in (shown := capsys.readouterr().out)
+    assert all(line.startswith(VARYING_LINE) for line in shown.splitlines())
+
+
+def test_code_that_was_not_written_is_said_to_be_missing(capsys):
+    compilation.show_source(None)
+    assert "not compiled here" in capsys.readouterr().out
 
 
 @needs_compiler

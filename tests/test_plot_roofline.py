@@ -31,10 +31,18 @@ def test_points_lie_under_a_roof_with_a_ridge(drawn):
     assert alt == "Figure: This machine. roofline with eager, fused."
 
 
+def test_what_was_not_measured_is_named_and_not_drawn(drawn):
+    points = {"eager": (0.1, 1e9), "compiled": None}
+    plot_roofline.roofline(points, bytes_per_s=4e10, peaks={"matmul": 1e11})
+    figure, alt = drawn[0]
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["eager", "compiled (not measured)"]
+    assert alt == "Figure: roofline with eager, compiled."
+
+
 @pytest.mark.parametrize(
     ("points", "rate", "peaks"),
     [({}, 1e9, {"m": 1e9}), ({"a": (1, 1e9)}, 1e9, {}), ({"a": (0, 1e9)}, 1e9, {"m": 1e9})]
-    + [({"a": (1, 1e9)}, 0.0, {"m": 1e9})],
+    + [({"a": None}, 1e9, {"m": 1e9}), ({"a": (1, 1e9)}, 0.0, {"m": 1e9})],
 )
 def test_what_cannot_be_drawn_is_refused(points, rate, peaks):
     with pytest.raises(ValueError, match="all of them above 0"):
