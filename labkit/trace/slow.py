@@ -43,7 +43,8 @@ def slow_steps(seconds: Sequence[float] | np.ndarray, *, smallest_ratio: float =
     (standard deviation), or 2 times where it is wider than 11 %; tell a slow step from an ordinary one of a slower
     mode that takes as long; call a kind of step ordinary that fewer than about 5 % of the steps are (each is reported);
     call slow what stays slow for more than about 15 steps in a row, which is a new level. Noise with a long tail
-    (exponential, of 5 % of the step or more) raises about one false alarm in five runs of 500 steps.
+    (exponential, of 5 % of the step or more) raises about one false alarm in five runs of 500 steps. In a run that drifts
+    and whose steps alternate between two lengths, slow ones are missed.
     Sources: Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993); Vasicek, J. R. Stat. Soc. B 38 (1976).
     ValueError: a time that is not a positive, finite number.
     """
