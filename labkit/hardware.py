@@ -226,6 +226,11 @@ def data_folder() -> Path | None:
     return _named("LABKIT_DATA") or (Path("/kaggle/input") if place() == "kaggle" else None)
 
 
+def python_path() -> str:
+    """PYTHONPATH for a child that must find this labkit, installed or not: its folder, then what the variable holds."""
+    return os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+
+
 def notebook_path() -> str | None:
     """The notebook that this kernel serves, as the Jupyter server names it; None elsewhere."""
     return os.environ.get("JPY_SESSION_NAME")

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labkit import course, recording, repro
+from labkit import course, hardware, recording, repro
 from labkit.course import Lesson
 from labkit.program import INTERRUPTED, where
 
@@ -67,9 +67,11 @@ def run(lesson: Lesson, *, record: bool = False, limit_s: float | None = None) -
 
 
 def _environment() -> dict[str, str]:
-    """What the child inherits: figures without a window, and bars inside a cell only where there is a terminal."""
+    """What the child inherits: figures without a window, bars inside a cell only where there is a terminal, and labkit
+    itself, which need not be installed (`make gpu-check` installs nothing).
+    """
     quiet = {} if sys.stderr.isatty() else {"LABKIT_QUIET": "1"}
-    return {"MPLBACKEND": "agg"} | quiet | os.environ
+    return {"MPLBACKEND": "agg"} | quiet | os.environ | {"PYTHONPATH": hardware.python_path()}
 
 
 def _wait(child: subprocess.Popen, limit_s: float | None) -> tuple[int, str]:

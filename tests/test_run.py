@@ -71,6 +71,15 @@ def test_these_tests_run_the_tree_they_stand_in(labkit_run):
     assert Path(out.splitlines()[1]) == ROOT / "labkit" / "__init__.py"
 
 
+def test_the_child_finds_labkit_where_it_is_not_installed(tmp_path):
+    """-S: without site-packages, and so without the link that an editable installation leaves there."""
+    command = [sys.executable, "-S", "-c", "import labkit; print(labkit.__file__)"]
+    alone = subprocess.run(command, capture_output=True, check=False, cwd=tmp_path)
+    assert alone.returncode != 0
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=run._environment())
+    assert Path(done.stdout.strip()).parent == Path(run.__file__).parent
+
+
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
 def test_signs_that_the_output_cannot_show_stay_two_signs(labkit_run, monkeypatch, encoding):
     monkeypatch.setenv("PYTHONIOENCODING", encoding)
