@@ -43,7 +43,7 @@ class Shelf:
     that the thread that made the shelf did itself, and those that others did.
     """
 
-    def __init__(self, *, batch_size: int = 64, latency_s: float = 0.02, seed: int = 0) -> None:
+    def __init__(self, *, batch_size: int = 64, latency_s: float = 0.03, seed: int = 0) -> None:
         self.batch_size, self.latency_s, self.seed = batch_size, latency_s, seed
         self.owner = threading.get_ident()
         self.read_by = {"owner": 0, "others": 0}

@@ -54,9 +54,9 @@ def counted(run: Loop, device: object, *, n_steps: int) -> Counted:
     """What the faults leave behind in n_steps of a run."""
     from torch._dynamo.utils import counters
 
-    shelf, watched, log = Shelf(), _Watched(device), []
+    shelf, watched, log = Shelf(latency_s=0), _Watched(device), []
     torch.compiler.reset()
-    run(device, Shelf(), 1, [])  # learns the shapes
+    run(device, Shelf(latency_s=0), 1, [])  # learns the shapes
     torch.compiler.reset()
     device.synchronize()
     compiled, waits = counters["stats"]["unique_graphs"], device.waits
