@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from labkit.timeline import Span
 
+_END = "labkit: the end of a recording"
+
 
 class CudaPending:
     """A tensor's values on their way to the host: `done()` asks, without waiting; `get()` waits for this one alone."""
@@ -60,9 +62,13 @@ class CudaDevice:
         activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
         with torch.profiler.profile(activities=activities) as profile:
             yield spans
-            torch.cuda.synchronize()
-        spans += trace.read(profile).spans
-        self.waits += sum(span.kind == "wait" for span in spans) - 1  # the last one is ours
+            with torch.profiler.record_function(_END):
+                torch.cuda.synchronize()
+        found = list(trace.read(profile).spans)
+        end_s = min((span.start_s for span in found if span.name == _END), default=float("inf"))
+        # The last wait is ours, and so is the one with which the profiler ends.
+        spans += [span for span in found if span.name != _END and not (span.kind == "wait" and span.start_s >= end_s)]
+        self.waits += sum(span.kind == "wait" for span in spans)
 
     def close(self) -> None:
         """Nothing: the GPU stays open."""
