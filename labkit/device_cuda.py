@@ -39,9 +39,14 @@ class CudaDevice:
         self.name, self.waits = torch.cuda.get_device_name(), 0
 
     def put(self, what: Any, non_blocking: bool = False) -> Any:
-        """A tensor on the GPU, or a module moved there. ValueError: anything else."""
+        """A tensor on the GPU, or a module moved there. ValueError: anything else.
+
+        With non_blocking a tensor is first copied to pinned memory: from other memory the driver may wait all the same.
+        """
         if not isinstance(what, (Tensor, nn.Module)):
             raise ValueError(f"A device takes tensors and modules, not {type(what).__name__}.")
+        if non_blocking and isinstance(what, Tensor) and what.device.type == "cpu" and not what.is_pinned():
+            what = what.pin_memory()
         return what.to("cuda", non_blocking=non_blocking)
 
     def fetch(self, tensor: Tensor) -> CudaPending:
