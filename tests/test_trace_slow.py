@@ -77,12 +77,39 @@ def test_where_nothing_is_planted_hardly_anything_is_found(shape):
     assert _found({**SHAPES, **MODES}[shape], 0, lambda _rng, n: np.ones(n))[2] <= 0.05
 
 
-def test_a_step_that_is_slow_every_tenth_time_is_ordinary_and_one_between_the_two_kinds_is_not():
+def test_a_kind_of_step_that_comes_often_is_ordinary_and_one_between_the_two_kinds_is_not():
     rng = np.random.default_rng(0)
-    seconds = _lognormal(rng, 0.04) * np.where(PLACE % 10 == 9, 3, 1)
-    assert slow_steps(seconds) == []
-    seconds[123] *= 1.7
-    assert [step.index for step in slow_steps(seconds)] == [123]
+    for every in (2, 4, 6):
+        seconds = _lognormal(rng, 0.04) * np.where(PLACE % every == 0, 3, 1)
+        assert slow_steps(seconds) == []
+        seconds[123] *= 1.7
+        assert [step.index for step in slow_steps(seconds)] == [123]
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.05, 0.08, 0.12, 0.16])
+@pytest.mark.parametrize(("n_steps", "every"), [(100, 10), (200, 10), (500, 10), (200, 20), (100, 8), (500, 9)])
+def test_collecting_garbage_in_every_tenth_step_is_reported(noise, n_steps, every):
+    """50 times slower in chosen steps, however often, unless more than one in eight; nothing else is reported."""
+    for seed in range(5):
+        seconds = np.exp(noise * np.random.default_rng(seed).standard_normal(n_steps))
+        seconds[every - 1 :: every] *= 50
+        assert [step.index for step in slow_steps(seconds)] == list(range(every - 1, n_steps, every))
+
+
+@pytest.mark.parametrize(("noise", "ratio"), [(0.02, 1.5), (0.05, 2.0), (0.08, 2.0), (0.12, 3.0), (0.16, 5.0)])
+def test_six_compiling_steps_in_a_hundred_are_reported(noise, ratio):
+    for seed in range(20):
+        seconds = np.exp(noise * np.random.default_rng(seed).standard_normal(100))
+        seconds[compiling := [1, 2, 6, 7, 9, 11]] *= ratio
+        assert [step.index for step in slow_steps(seconds)] == compiling
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, *MODES])
+def test_every_tenth_step_is_found_beside_noise_and_ordinary_kinds_of_any_shape(shape):
+    for seed in range(5):
+        seconds = {**SHAPES, **MODES}[shape](np.random.default_rng(seed))
+        seconds[9::10] *= 3
+        assert [step.index for step in slow_steps(seconds)] == list(range(9, STEPS, 10))
 
 
 def test_many_slow_steps_do_not_hide_one_another():
@@ -113,8 +140,8 @@ def test_the_limits_that_the_docstring_names():
     two = _lognormal(rng, 0.03) * np.where(PLACE % 2, 1.5, 1)
     two[100] *= 1.5
     assert slow_steps(two) == [], "as long as an ordinary step of the slower kind"
-    rare = _lognormal(rng, 0.03) * np.where(PLACE % 50 == 49, 2, 1)
-    assert len(slow_steps(rare)) == 10, "a kind of step that few are"
+    often = _lognormal(rng, 0.03) * np.where(PLACE % 6 == 5, 50, 1)
+    assert slow_steps(often) == [], "a kind of step that more than one in eight is"
     level = _lognormal(rng, 0.03) * np.where(PLACE < 250, 1, 2)
     assert slow_steps(level) == [], "a new level"
 

@@ -13,7 +13,7 @@ FEWEST_STEPS = 8  # below that nothing is typical
 SMALLEST_RATIO = 1.33  # what is closer to its neighbours is not worth an explanation
 FALSE_ALARMS = 0.02  # expected in a whole run of plain noise
 WINDOW = 25  # steps: the trend is followed over so many neighbours on either side
-DENSE_SHARE, MODE_SHARE = 0.025, 0.05  # of all steps: so many make a stretch dense, and more than so many a mode
+DENSE_SHARE, MODE_SHARE = 0.025, 1 / 8  # of all steps: so many make a stretch dense, more than so many an ordinary kind
 FEWEST_FOR_MODES = 40
 FAR_AT_FIRST, FAR = 0.75, 0.98  # quantiles that tell how long the tail of the noise is, before and after the first look
 
@@ -35,14 +35,16 @@ def slow_steps(seconds: Sequence[float] | np.ndarray, *, smallest_ratio: float =
     """The steps that are slow beyond what noise explains, in order: outliers of the logarithm of the time.
 
     A trend is removed where that leaves the times more alike: the quantile of the neighbours, or none, whichever leaves
-    the least entropy (Vasicek's estimate). Times that many steps share are modes, each with a width of its own: a step
-    that evaluates every tenth time is not slow for that. Slow is what lies above its mode by more widths than normal
-    noise reaches once in fifty runs, outside every other mode, and smallest_ratio times the commonest mode or more.
+    the least entropy (Vasicek's estimate). Times that more than one step in eight has are a mode, with a width of its
+    own, and ordinary: a step that takes longer every fourth time is not slow for that. Every tenth time it is: rarer
+    kinds of steps are reported, each step of them. Slow is what lies above its mode by more widths than normal noise
+    reaches once in fifty runs, outside every other mode, and smallest_ratio times the commonest mode or more.
 
     It cannot: find a slow step among fewer than 8; find 1.5 times the typical where the noise is wider than about 7 %
-    (standard deviation), or 2 times where it is wider than 11 %; tell a slow step from an ordinary one of a slower mode
-    that takes as long; call a kind of step ordinary that fewer than about 5 % of the steps are (each is reported); call
-    slow what stays slow for more than about 15 steps in a row, which is a new level. Noise with a long tail
+    (standard deviation), or 2 times where it is wider than 11 %, or, where one step in ten is slow, 5 and 9 %; tell a
+    slow step from an ordinary one of a slower mode that takes as long, nor, where noise is that wide, whether a kind of
+    one step in six to eight is ordinary; call slow what more than one step in eight is; or what stays slow for more
+    than about 15 steps in a row, which is a new level. Noise with a long tail
     (exponential, of 5 % of the step or more) raises about one false alarm in five runs of 500 steps. In a run that
     drifts and whose steps alternate between two lengths, slow ones are missed.
     Sources: Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993); Vasicek, J. R. Stat. Soc. B 38 (1976).
@@ -94,9 +96,10 @@ def _entropy(values: np.ndarray) -> float:
 
 
 def _modes(values: np.ndarray) -> list[np.ndarray]:
-    """The values in groups: where many are alike, sorted; an empty stretch, or one where few are, separates groups.
+    """The values of each ordinary kind, sorted: those around a stretch where many are alike; rarer kinds are left out.
 
-    Alike is what lies within 1.25 times the width of the normal mode that has the densest quarter of all values.
+    An empty stretch, or one where few are, separates kinds. Alike is what lies within 1.25 times the width of the
+    normal mode that has the densest quarter of all values.
     """
     ordered = np.sort(values)
     m = math.ceil(DENSE_SHARE * len(ordered))
@@ -107,7 +110,8 @@ def _modes(values: np.ndarray) -> list[np.ndarray]:
     dense = _spacing(ordered, m) <= 1.25 * width
     starts = dense & np.concatenate(([True], ~dense[:-1] | (np.diff(ordered) > 1.25 * width)))
     groups = np.split(ordered[dense], np.flatnonzero(starts[dense])[1:])
-    return [group for group in groups if len(group) > MODE_SHARE * len(ordered)] or [ordered]
+    kinds = _members(ordered, groups)
+    return [kind for kind in kinds if len(kind) > MODE_SHARE * len(ordered)] or [ordered]
 
 
 def _beyond(logs: np.ndarray, smallest_ratio: float) -> tuple[np.ndarray, np.ndarray]:
@@ -118,7 +122,7 @@ def _beyond(logs: np.ndarray, smallest_ratio: float) -> tuple[np.ndarray, np.nda
     bar = NormalDist().inv_cdf(1 - FALSE_ALARMS / len(logs)) * (1 + 4 / len(logs))
     slow = np.zeros(len(logs), dtype=bool)
     for far in (FAR_AT_FIRST, FAR):
-        members = _members(logs[~slow], _modes(logs[~slow]))
+        members = _modes(logs[~slow])
         modes = [_centre_and_width(group, far) for group in members]
         distance = np.stack([(logs - centre) / width for centre, width in modes])
         height = np.stack([logs - centre for centre, _ in modes])
