@@ -13,10 +13,10 @@ import atexit
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from queue import SimpleQueue
 from time import perf_counter, sleep
-from typing import Any
+from typing import Any, no_type_check
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from labkit.device_cuda import CudaDevice, CudaPending
 from labkit.handles import Box, DeviceError, Handle, boxed, metas, pack, plain, wrapped
 from labkit.launches import Plan, outline, outline_of_view, plan_of
-from labkit.tasks import Task, held_lock, put_module
+from labkit.tasks import Task, held_lock, put_module, shown
 from labkit.timeline import Span
 
 __all__ = ["CudaDevice", "CudaPending", "DeviceError", "Handle", "Pending", "ThreadDevice", "open", "open_thread"]
@@ -121,6 +121,7 @@ class ThreadDevice:
             self._thread.join(timeout=10)
             _forget(self)
 
+    @no_type_check
     def launch(self, func: Any, args: Sequence, kwargs: dict) -> Any:
         """What a torch operation on handles returns: handles at once, or after a wait its values."""
         started_s = perf_counter()
@@ -150,6 +151,7 @@ class ThreadDevice:
         self._send(task, started_s)
         return _given(plan, args, kwargs) if plan.gives else wrapped(expected, task.boxes, self)
 
+    @no_type_check
     def _values(self, plan: Plan, args: Sequence, kwargs: dict, task: Task) -> Any:
         """What an operation returns that has run: what it wrote into, or handles of what it made."""
         if plan.gives:
@@ -163,6 +165,7 @@ class ThreadDevice:
         self._outlines[key] = expected
         return expected
 
+    @no_type_check
     def _send(self, task: Task, started_s: float, *, wait: bool = False, why: str = "wait") -> None:
         """Put a task into the queue, no sooner than launch_s after started_s; wait for it on request."""
         if self._closed:
@@ -171,10 +174,11 @@ class ThreadDevice:
             self._wait_for_room()
         if wait:
             task.finished = held_lock()
-        while perf_counter() < started_s + self.launch_s:
-            pass  # busy, as a driver is
-        self._n_launched += 1
-        self._queue.put(task)
+        with shown("launch", task.name) if task.kind else nullcontext():
+            while perf_counter() < started_s + self.launch_s:
+                pass  # busy, as a driver is
+            self._n_launched += 1
+            self._queue.put(task)
         if self._raw is not None and task.kind:
             self._raw.append((HOST, task.name, started_s, perf_counter(), "launch"))
         if wait:
@@ -183,22 +187,26 @@ class ThreadDevice:
     def _wait_for_room(self) -> None:
         """Let the worker catch up with a host that is too far ahead."""
         started_s = perf_counter()
-        while self._n_launched - self._n_done >= DEPTH and self._thread.is_alive():
-            sleep(1e-4)
+        with shown("wait", "queue full"):
+            while self._n_launched - self._n_done >= DEPTH and self._thread.is_alive():
+                sleep(1e-4)
         self._waited("queue full", started_s, "wait")
 
+    @no_type_check
     def _await(self, task: Task, why: str = "wait") -> None:
         """Wait for one task; raise what went wrong in it, or before it and nobody has heard of yet."""
         started_s = perf_counter()
-        while not task.finished.acquire(timeout=0.2):  # woken now and then, so that Ctrl-C and a lost worker are seen
-            if not self._thread.is_alive():
-                raise DeviceError(f"the device was closed before {task.name} had run")
+        with shown(why, task.name):
+            while not task.finished.acquire(timeout=0.2):  # woken now and then, for Ctrl-C and a lost worker
+                if not self._thread.is_alive():
+                    raise DeviceError(f"the device was closed before {task.name} had run")
         task.finished.release()
         self._waited(task.name, started_s, why)
         error, self._error = task.error or self._error, None
         if error is not None:
             raise task.own or error  # what the host waited for fails as if it had run at once
 
+    @no_type_check
     def _waited(self, name: str, started_s: float, why: str) -> None:
         """Count and record a wait of the host; learning a shape is none."""
         self.waits += why == "wait"
@@ -221,6 +229,7 @@ class ThreadDevice:
             self._do(task)
             del task  # or its tensors would live until the next one comes
 
+    @no_type_check
     def _do(self, task: Task) -> None:
         """Run a task and record it; an error waits in its boxes, and here, for whoever waits next."""
         started_s, raw = perf_counter(), self._raw
@@ -281,12 +290,14 @@ def _start(each: tuple) -> float:
     return each[2]
 
 
+@no_type_check
 def _touches_host(plan: Plan, args: Sequence) -> bool:
     """Whether an operation writes into plain tensors, or copies from one: it moves data between device and host."""
     written = any(plain(args[place]) for place in plan.writes if isinstance(place, int) and place < len(args))
     return written or plan.name == "copy_" and plain(args[1])
 
 
+@no_type_check
 def _given(plan: Plan, args: Sequence, kwargs: dict) -> Any:
     """The arguments that an operation wrote into and returns."""
     given = tuple(args[place] if isinstance(place, int) else kwargs[place] for place in plan.returns)

@@ -327,6 +327,20 @@ def test_a_profiler_sees_the_workers_operations_under_their_names(dev):
     assert "labkit device: mm" in {event.name for event in profile.events()}
 
 
+def test_a_profiler_sees_the_hosts_launches_waits_and_shapes_learnt(dev):
+    x = dev.put(torch.randn(8, 8))
+    known(dev, lambda: x @ x)
+    with torch.profiler.profile() as profile:
+        dev.fetch(x @ x).get()
+        x.reshape(4, 16) @ x.reshape(16, 4)
+        dev.synchronize()
+    seen = [event.name for event in profile.events() if event.name.startswith("labkit ")]
+    launched = ["mm", "copy to host", "mm"]
+    assert [name for name in seen if "launch" in name] == [f"labkit launch: {name}" for name in launched]
+    assert [name for name in seen if "wait" in name] == ["labkit wait: copy to host", "labkit wait: synchronize"]
+    assert [name for name in seen if "compile" in name] == ["labkit compile: mm"]
+
+
 def test_python_takes_turns_as_before_when_the_last_device_is_closed():
     before = sys.getswitchinterval()
     one, other = device_thread.open_thread(), device_thread.open()

@@ -148,16 +148,24 @@ def test_the_worker_of_the_device_thread_is_a_device(tmp_path):
     marked = "labkit device: "
     events = [
         event("aten::mm", 0, 90),
+        event("labkit launch: mm", 1, 4),
+        event("labkit compile: mm", 5, 46),
+        event("labkit launch: copy to host", 53, 2),
+        event("labkit wait: copy to host", 55, 16),
         event(marked + "mm", 10, 40, "user_annotation", tid=2),
         event("aten::mm", 12, 30, tid=2),
         event(marked + "copy to host", 60, 10, "user_annotation", tid=2),
         event(marked + "synchronize", 75, 5, "user_annotation", tid=2),
     ]
     found = trace.read(write(tmp_path / "t.json", events))
-    device = trace.report(found).devices["device thread"]
+    report = trace.report(found)
+    device, host = report.devices["device thread"], report.host
+    assert (host.launches, host.waits, round(host.wait_s * 1e6)) == (2, 1, 16)
     assert (device.kernels, device.copies, round(device.busy_s * 1e6)) == (1, 1, 50)
     assert found.devices == ["device thread"]
     assert [span.name for span in found.spans if span.row == "device thread"] == ["mm", "copy to host", "synchronize"]
+    kinds = {span.kind: span.name for span in found.spans if span.row != "device thread"}
+    assert kinds == {"host": "aten::mm", "launch": "copy to host", "compile": "mm", "wait": "copy to host"}
 
 
 def test_spans_are_a_trace_too():

@@ -89,7 +89,14 @@ def test_a_recording_tells_reads_compilations_and_steps(dev):
 def test_the_profiler_sees_the_device(dev):
     from labkit import trace
 
+    run = partial(workshop.loop, faults=("syncing", "logging"))
+    before = dev.waits
     with workshop.profiler(dev) as profile:
-        workshop.loop(dev, workshop.Shelf(latency_s=0), 2, [])
-    (device,) = trace.report(profile).devices.values()
+        run(dev, workshop.Shelf(latency_s=0), 3, [])
+    report = trace.report(profile)
+    (device,) = report.devices.values()
     assert device.kernels > 20
+    assert report.host.waits == dev.waits - before > 6
+    recorded = workshop.recorded(run, dev, n_steps=3, shelf=workshop.Shelf(latency_s=0))
+    launches = sum(span.kind == "launch" for span in recorded)
+    assert report.host.launches == pytest.approx(launches, abs=10)  # a recording launches one itself

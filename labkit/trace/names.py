@@ -6,6 +6,8 @@ Sources: PyTorch's kineto (libkineto/src/ActivityType.cpp) for categories, torch
 import re
 
 DEVICE_PREFIX = "labkit device: "  # what labkit.device_thread names the operations of its worker
+# what labkit.device_thread names a launch, and each time its host waits
+_HOST_OF_THREAD = re.compile(r"^labkit (launch|wait|compile): ")
 # kineto's categories of what a device does; in older traces they are capitalised
 _DEVICE = {"kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset", "mtia_ccp_events"}
 # what repeats on a device's rows what is on the host's, and the profiler's own time
@@ -59,6 +61,11 @@ def computes(name: str) -> bool:
     return bool(_COMPUTES.search(name)) and not _WRAPS.match(name)
 
 
+def shown(name: str) -> str:
+    """A name without the mark that labkit.device_thread gives what its host does."""
+    return _HOST_OF_THREAD.sub("", name)
+
+
 def kind(category: str, name: str) -> str:
     """The kind of span (labkit.timeline.KINDS) that an event is, or nothing where it is no work of anybody."""
     category = category.lower()
@@ -70,7 +77,8 @@ def kind(category: str, name: str) -> str:
         if name.endswith("synchronize"):
             return "annotation"
         return _device_kind("kernel", name.removeprefix(DEVICE_PREFIX))
-    return _host_kind(category, name)
+    marked = _HOST_OF_THREAD.match(name)
+    return marked[1] if marked else _host_kind(category, name)
 
 
 def _device_kind(category: str, name: str) -> str:

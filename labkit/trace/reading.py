@@ -100,7 +100,7 @@ class Builder:
         code = CODE.get(naming.kind(group, text), -1)
         found = (
             code,
-            self.names.setdefault(text, len(self.names)),
+            self.names.setdefault(naming.shown(text), len(self.names)),
             OPERATOR if naming.is_operator(group) else FRAME if group == "python_function" else 0,
             naming.is_device(group),
         )
