@@ -144,6 +144,18 @@ def test_a_profile_of_this_cpu_is_read_once():
         trace.read(profiled)
 
 
+def test_what_a_trace_cannot_tell_of_the_host_is_no_zero(tmp_path):
+    plain = trace.report(write(tmp_path / "t.json", [event("aten::mm", 0, 90)]))
+    assert set(json.loads(plain.json())["host"].values()) == {None}
+    for said in (plain.text(), plain.html()):
+        assert "launches and waits for a device: not recorded; waits for data: none marked" in said
+        assert "waited" not in said
+    launched = [event("cudaLaunchKernel", 0, 5, "cuda_runtime"), event(DATA, 10, 40, "user_annotation")]
+    report = trace.report(write(tmp_path / "u.json", [*launched, event("k", 20, 5, "kernel", 0, 7)]))
+    assert str(report.host) == "1 launch; waited 0 ns for a device (0 times); waited 40 µs for data (1 time)"
+    assert f"Host: {report.host}\n" in report.text()
+
+
 def test_the_worker_of_the_device_thread_is_a_device(tmp_path):
     marked = "labkit device: "
     events = [

@@ -100,8 +100,16 @@ def test_the_profilers_steps_come_before_a_users_and_nested_ones_are_left_out(tm
 
 def test_without_annotations_a_step_lasts_from_one_optimizer_step_to_the_next(tmp_path):
     events = [event("Optimizer.step#SGD.step", 100 * i, 10, "user_annotation") for i in range(4)]
-    steps = trace.read(write(tmp_path / "t.json", events)).steps
+    report = trace.report(write(tmp_path / "t.json", events))
+    steps = report.trace.steps
     assert [(step.name, round(step.seconds * 1e6)) for step in steps] == [(f"step {i}", 100) for i in (1, 2, 3)]
+    assert (report.steps, report.steps_inferred) == (3, True)
+    for said in (report.text(), report.html()):
+        assert "3 steps, 100 µs in the median; 0 slow. None was marked: each lies between the ends of two" in said
+    marked = trace.report(write(tmp_path / "u.json", [*events, event("ProfilerStep#0", 0, 90, "user_annotation")]))
+    assert (marked.steps, marked.steps_inferred) == (1, False)
+    assert "None was marked" not in marked.text() + marked.html()
+    assert not trace.report(write(tmp_path / "v.json", events[:1])).steps_inferred, "of no steps none is inferred"
 
 
 def test_a_data_wait_inside_a_longer_annotation_counts_once(tmp_path):

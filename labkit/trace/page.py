@@ -64,15 +64,11 @@ def body(report: "Report", *, timeline: bool) -> str:
     devices = "".join(_device(name, device) for name, device in report.devices.items())
     notes = "".join(f"<p><em>{escape(note)}</em></p>" for note in report.notes)
     slow = "".join(f"<li>{escape(str(each))}</li>" for each in report.slow_steps)
-    steps = f"<h3>Steps</h3><p>{report.steps} steps, {len(report.slow_steps)} of them slow.</p><ul>{slow}</ul>"
-    host = report.host
-    waited = (
-        f"<h3>Host</h3><p>{host.launches:,} launches; waited {format_s(host.wait_s)} for a device "
-        f"({host.waits:,} times) and {format_s(host.data_wait_s)} for data ({host.data_waits:,} times).</p>"
-    )
+    steps = f"<h3>Steps</h3><p>{escape(report.steps_said())}</p><ul>{slow}</ul>"
+    host = f"<h3>Host</h3><p>{escape(str(report.host))}</p>"
     drawing = "".join(_drawing(report.trace, *each) for each in _windows(report)) if timeline else ""
     head = f"<h2>{escape(report.source)}</h2><p>{format_s(report.span_s)}, {len(report.trace.columns):,} events.</p>"
-    return f'<div class="labkit-trace">{head}{notes}{drawing}{devices}{waited}{steps if report.steps else ""}</div>'
+    return f'<div class="labkit-trace">{head}{notes}{drawing}{devices}{host}{steps if report.steps else ""}</div>'
 
 
 def _device(name: str, device: "Device") -> str:

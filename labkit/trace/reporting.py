@@ -10,12 +10,13 @@ from labkit.show import show, varying_html, varying_text
 from labkit.timeline import UNKNOWN, Intervals, length_s, overlap_s
 from labkit.trace.devices import CPU
 from labkit.trace.explain import Explained, explain
-from labkit.trace.model import Trace
+from labkit.trace.model import Trace, annotated
 from labkit.trace.reading import read
 from labkit.units import format_bytes, format_s
 
 SHORT_S = 10e-6  # a kernel below this is about as short as its launch is long
 TOP = 10
+INFERRED = "None was marked: each lies between the ends of two optimizer steps; what came before the first is in none."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,24 +56,41 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """What the host did: how many launches, and seconds and number of its waits for a device and for data."""
+    """What the host did: how many launches, and seconds and number of its waits for a device and for data.
 
-    launches: int
-    waits: int
-    wait_s: float
-    data_waits: int
-    data_wait_s: float
+    None is what a trace does not tell: the first three where it holds neither launches nor waits, as of a CPU alone;
+    the last two where no wait for data is marked.
+    """
+
+    launches: int | None
+    waits: int | None
+    wait_s: float | None
+    data_waits: int | None
+    data_wait_s: float | None
+
+    def __str__(self) -> str:
+        said = "launches and waits for a device: not recorded"
+        if self.launches is not None:
+            said = f"{_count(self.launches, 'launch', 'launches')}; waited {format_s(self.wait_s)} for a device "
+            said += f"({_count(self.waits, 'time')})"
+        if self.data_waits is None:
+            return f"{said}; waits for data: none marked"
+        return f"{said}; waited {format_s(self.data_wait_s)} for data ({_count(self.data_waits, 'time')})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The report on one trace. span_s: seconds from its first event to its last end. steps: how many were found."""
+    """The report on one trace. span_s: seconds from its first event to its last end. steps: how many were found.
+
+    steps_inferred: whether they were not marked, but are what lies between the optimizer's steps.
+    """
 
     source: str
     span_s: float
     devices: Mapping[str, Device]
     host: Host
     steps: int
+    steps_inferred: bool
     slow_steps: Sequence[Explained]
     notes: Sequence[str]
     trace: Trace
@@ -86,7 +104,8 @@ class Report:
         ]
         devices = {name: asdict(device) for name, device in self.devices.items()}
         said = {"source": self.source, "span_s": self.span_s, "devices": devices, "host": asdict(self.host)}
-        said |= {"steps": self.steps, "slow_steps": slow, "notes": list(self.notes)}
+        said |= {"steps": self.steps, "steps_inferred": self.steps_inferred, "slow_steps": slow}
+        said["notes"] = list(self.notes)
         return json.dumps(said, indent=2, ensure_ascii=False)
 
     def text(self) -> str:
@@ -97,8 +116,17 @@ class Report:
             lines += ["", *_device_lines(name, device)]
         if not self.devices:
             lines += ["", "No device and no operators in this trace: only what its host rows are named is known."]
-        lines += ["", *_host_lines(self.host), "", *_step_lines(self)]
+        lines += ["", f"Host: {self.host}", "", self.steps_said()]
+        lines += [f"  {cut(str(each), 160)}" for each in self.slow_steps]
         return "\n".join(lines)
+
+    def steps_said(self) -> str:
+        """How many steps there are, how they were found, and how many were slow: a sentence or two."""
+        if not self.steps:
+            return "No steps in this trace: call the profiler's step(), or name a step with record_function."
+        typical_s = float(np.median([step.seconds for step in self.trace.steps]))
+        said = f"{_count(self.steps, 'step')}, {format_s(typical_s)} in the median; {len(self.slow_steps)} slow"
+        return f"{said}. {INFERRED}" if self.steps_inferred else said
 
     def html(self) -> str:
         """The report with a timeline as one HTML page that needs nothing else."""
@@ -127,6 +155,7 @@ def report(source: object) -> Report:
         devices={name: _device(trace, name) for name in trace.devices},
         host=_host(trace, host),
         steps=len(trace.steps),
+        steps_inferred=bool(trace.steps) and not annotated(trace),
         slow_steps=slow,
         notes=trace.notes,
         trace=trace,
@@ -187,13 +216,15 @@ def _top(trace: Trace, works: np.ndarray, busy_s: float) -> list[Top]:
 
 def _host(trace: Trace, host: Mapping[str, Intervals]) -> Host:
     """What the host did."""
-    on_host = ~trace.on_devices()
+    launches = int((~trace.on_devices() & trace.of_kind("launch")).sum())
+    waits, data_waits = len(host["wait"][0]), len(host["data"][0])
+    recorded = launches + waits > 0
     return Host(
-        launches=int((on_host & trace.of_kind("launch")).sum()),
-        waits=len(host["wait"][0]),
-        wait_s=length_s(host["wait"]),
-        data_waits=len(host["data"][0]),
-        data_wait_s=length_s(host["data"]),
+        launches=launches if recorded else None,
+        waits=waits if recorded else None,
+        wait_s=length_s(host["wait"]) if recorded else None,
+        data_waits=data_waits or None,
+        data_wait_s=length_s(host["data"]) if data_waits else None,
     )
 
 
@@ -231,20 +262,3 @@ def cut(name: str, longest: int = 80) -> str:
 
 def _count(n: int, one: str, many: str = "") -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
-
-
-def _host_lines(host: Host) -> list[str]:
-    """The host as text."""
-    return [
-        f"Host: {_count(host.launches, 'launch', 'launches')}; waited {format_s(host.wait_s)} for a device "
-        f"({_count(host.waits, 'time')}) and {format_s(host.data_wait_s)} for data ({_count(host.data_waits, 'time')})"
-    ]
-
-
-def _step_lines(report: Report) -> list[str]:
-    """The steps as text."""
-    if not report.steps:
-        return ["No steps in this trace: call the profiler's step(), or name a step with record_function."]
-    typical = np.median([step.seconds for step in report.trace.steps])
-    lines = [f"{_count(report.steps, 'step')}, {format_s(float(typical))} in the median; {len(report.slow_steps)} slow"]
-    return lines + [f"  {cut(str(each), 160)}" for each in report.slow_steps]
