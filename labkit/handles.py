@@ -2,10 +2,13 @@
 
 A handle knows its size, strides and type, and torch's autograd works on handles as on any tensor. What needs a value
 waits for it: item, float, bool, cpu, numpy, tolist, printing, pickling.
+
+Every launch passes through the functions marked no_type_check: the tests, which check each call's types elsewhere,
+time this device.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, no_type_check
 
 import torch
 from torch import Tensor
@@ -34,6 +37,7 @@ class Handle(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
+    @no_type_check
     def __new__(cls, box: Box, meta: Meta, home: Any) -> "Handle":
         handle = Tensor._make_wrapper_subclass(
             cls, meta.size, strides=meta.stride, storage_offset=meta.offset, dtype=meta.dtype, device=PLACE
@@ -41,10 +45,12 @@ class Handle(Tensor):
         handle._box, handle._meta, handle._home = box, meta, home
         return handle
 
+    @no_type_check
     def __init__(self, box: Box, meta: Meta, home: Any) -> None:
         """All is done in __new__: Tensor's own __init__ takes nothing."""
 
     @classmethod
+    @no_type_check
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG003
         return _home(args, kwargs).launch(func, args, kwargs or {})
 
@@ -121,6 +127,7 @@ class _ToHost(torch.autograd.Function):
         return ctx.home.put(flowing)
 
 
+@no_type_check
 def _home(args: Iterable, kwargs: dict | None) -> Any:
     """The device of the first handle among arguments."""
     for value in args:
@@ -131,6 +138,7 @@ def _home(args: Iterable, kwargs: dict | None) -> Any:
     return _home(kwargs.values(), None) if kwargs else None
 
 
+@no_type_check
 def pack(values: Iterable[tuple[Any, Any]], plan: Plan, key: list) -> list:
     """Arguments as the worker takes them, boxes for handles, from (place, value) pairs.
 
@@ -160,6 +168,7 @@ def metas(values: Iterable) -> list:
     return [v._meta if type(v) is Handle else metas(v) if isinstance(v, (list, tuple)) else v for v in values]
 
 
+@no_type_check
 def unpacked(value: object) -> object:
     """An argument with tensors for boxes, on the worker. DeviceError: what it needs has failed."""
     kind = type(value)
@@ -170,6 +179,7 @@ def unpacked(value: object) -> object:
     return [unpacked(each) for each in value] if kind is list else value
 
 
+@no_type_check
 def boxed(result: object) -> object:
     """A box for each Meta, to be filled, and for each tensor, holding it; other values as they are."""
     if isinstance(result, Meta):
@@ -179,6 +189,7 @@ def boxed(result: object) -> object:
     return [boxed(each) for each in result] if isinstance(result, (tuple, list)) else result
 
 
+@no_type_check
 def fill(boxes: object, result: object) -> None:
     """Put tensors into the boxes that stand in their places; a DeviceError goes into all of them."""
     if type(boxes) is Box:
@@ -189,6 +200,7 @@ def fill(boxes: object, result: object) -> None:
             fill(box, part)
 
 
+@no_type_check
 def wrapped(outline: object, boxes: object, home: Any) -> Any:
     """A handle for each box; other values as they are."""
     if type(boxes) is Box:
@@ -198,6 +210,7 @@ def wrapped(outline: object, boxes: object, home: Any) -> Any:
     return outline
 
 
+@no_type_check
 def plain(value: object) -> bool:
     """Whether a value is, or a list of values holds, a tensor that is no handle."""
     if isinstance(value, (list, tuple)):

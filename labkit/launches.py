@@ -7,7 +7,7 @@ flags. So they are remembered by these: floats, and numbers that are calculated 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, no_type_check
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ _metas: dict[tuple, Meta] = {}
 _forms: dict[tuple, object] = {}
 
 
+@no_type_check
 def meta_of(tensor: Tensor) -> Meta:
     """What a tensor is without its values; the same object for equal tensors."""
     parts = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype)
@@ -106,11 +107,13 @@ def _waiting(func: Any) -> Callable[[Sequence, dict], bool]:
     return lambda _args, _kwargs: bool(decided)
 
 
+@no_type_check
 def _has_mask(indices: Sequence) -> bool:
     """Whether an index chooses by True and False."""
     return any(index is not None and index.dtype in _MASKS for index in indices)
 
 
+@no_type_check
 def outline(result: object) -> object:
     """A result with a Meta in place of each tensor: what the host needs to hand out handles before it is there."""
     if isinstance(result, Tensor):
