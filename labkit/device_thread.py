@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from operator import itemgetter
 from queue import SimpleQueue
 from time import perf_counter, sleep
 from typing import Any, no_type_check
@@ -109,9 +110,9 @@ class ThreadDevice:
         finally:
             self._settle()
             self._raw = None
-            start_s = min((each[2] for each in raw), default=0.0)
-            rows = ((row, name, a - start_s, b - start_s, kind) for row, name, a, b, kind in sorted(raw, key=_start))
-            spans += [Span(row=r, name=n, start_s=a, end_s=b, kind=k) for r, n, a, b, k in rows]
+            raw.sort(key=itemgetter(2))
+            start_s = raw[0][2] if raw else 0.0
+            spans += [Span(row=r, name=n, start_s=a - start_s, end_s=b - start_s, kind=k) for r, n, a, b, k in raw]
 
     def close(self) -> None:
         """Stop the worker; what still stands in the queue is not run. Harmless when done twice."""
@@ -283,11 +284,6 @@ def _close_all() -> None:
     """A worker in the middle of an operation would outlive the interpreter."""
     for device in tuple(_opened):
         device.close()
-
-
-def _start(each: tuple) -> float:
-    """When a recorded span began."""
-    return each[2]
 
 
 @no_type_check

@@ -1,5 +1,6 @@
 """What the device thread's worker is given to do, and how a module's tensors get there."""
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any, no_type_check
@@ -65,12 +66,19 @@ def held_lock() -> Any:
 def put_module(device: Any, module: nn.Module, non_blocking: bool) -> nn.Module:
     """The same module with its parameters, their gradients and its buffers on the device.
 
-    As with `.to`, parameters stay the objects that they are, so an optimizer made before still knows them.
+    As with `.to`, parameters stay the objects that they are, so an optimizer made before still knows them. Those that
+    a profiler with record_shapes has seen cannot: they are replaced. RuntimeError: and something else knows them.
     """
-    for held in module.parameters():
-        if not isinstance(held, Handle):
-            new = nn.Parameter(device.put(held.detach(), non_blocking=True), held.requires_grad)
-            new.grad = None if held.grad is None else device.put(held.grad, non_blocking=True)
+    plain = [held for held in module.parameters() if not isinstance(held, Handle)]
+    stuck = [held for held in plain if not _swaps(held)]
+    _check_unknown(module, stuck, known=(plain, stuck))
+    for held in plain:
+        # .data, unlike detach(), is no operation: a profiler that records shapes would hold on to what it is called on.
+        new = nn.Parameter(device.put(held.data, non_blocking=True), held.requires_grad)
+        new.grad = None if held.grad is None else device.put(held.grad, non_blocking=True)
+        if any(held is each for each in stuck):
+            _replace(module, held, new)
+        else:
             torch.utils.swap_tensors(held, new)
     for part in module.modules():
         for name, held in part._buffers.items():
@@ -79,3 +87,33 @@ def put_module(device: Any, module: nn.Module, non_blocking: bool) -> nn.Module:
     if not non_blocking:
         device.synchronize()
     return module
+
+
+def _swaps(held: nn.Parameter) -> bool:
+    """Whether torch can give this object another tensor's content: not while a profiler refers to what it has."""
+    other = held.data
+    try:
+        torch._C._swap_tensor_impl(held, other)
+    except RuntimeError:
+        return False
+    torch._C._swap_tensor_impl(held, other)
+    return True
+
+
+def _check_unknown(module: nn.Module, stuck: list[nn.Parameter], known: tuple[list, ...]) -> None:
+    """RuntimeError: parameters that must be replaced are in a list or dictionary beside the module's and known ones."""
+    ours = {id(part._parameters) for part in module.modules()} | {id(each) for each in known}
+    others = [each for each in gc.get_referrers(*stuck) if isinstance(each, (list, dict))] if stuck else []
+    if any(id(each) not in ours for each in others):
+        raise RuntimeError(
+            "A profiler with record_shapes holds on to this module's parameters, and so does something else, perhaps "
+            "an optimizer: put the module on the device before the optimizer is made, or before the profiler starts."
+        )
+
+
+def _replace(module: nn.Module, held: nn.Parameter, new: nn.Parameter) -> None:
+    """Put one parameter in the place of another, wherever the module has it."""
+    for part in module.modules():
+        for name, each in part._parameters.items():
+            if each is held:
+                part._parameters[name] = new

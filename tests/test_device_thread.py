@@ -327,6 +327,36 @@ def test_a_profiler_sees_the_workers_operations_under_their_names(dev):
     assert "labkit device: mm" in {event.name for event in profile.events()}
 
 
+@pytest.mark.parametrize("within", ["put", "made and put"])
+def test_a_module_is_put_while_a_profiler_records_shapes(dev, within):
+    """What the profiler has seen it refers to, and torch then refuses to swap; ties between weights outlast that."""
+    model = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    with torch.profiler.profile(record_shapes=True):
+        if within == "made and put":
+            model = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(2))
+            model[0].weight = model[1].weight
+        before = [held.data.clone() for held in model.parameters()]
+        assert dev.put(model) is model
+        if within == "made and put":
+            assert model[0].weight is model[1].weight
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        model[1](model[0](dev.put(torch.ones(1, 4)))).sum().backward()
+        optimizer.step()
+    assert all(isinstance(held, Handle) for held in model.parameters())
+    assert not any(torch.equal(held.cpu(), old) for held, old in zip(model.parameters(), before, strict=True))
+
+
+def test_parameters_that_a_profiler_holds_and_an_optimizer_knows_are_not_put(dev):
+    with torch.profiler.profile(record_shapes=True):
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        with pytest.raises(RuntimeError, match="before the optimizer is made, or before the profiler starts"):
+            dev.put(model)
+    assert optimizer.param_groups[0]["params"][0] is model.weight
+    assert type(model.weight) is torch.nn.Parameter
+
+
 def test_a_profiler_sees_the_hosts_launches_waits_and_shapes_learnt(dev):
     x = dev.put(torch.randn(8, 8))
     known(dev, lambda: x @ x)
