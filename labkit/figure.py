@@ -16,6 +16,7 @@ from labkit.show import in_notebook
 from labkit.units import format_s
 
 BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a7a7a"
+OCHRE = "#8c6d1f"  # where five are too few; some people see it as vermillion, so a hatch must tell them apart
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, GREY)
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)), "-")
 MARKERS = ("o", "s", "^", "D", "v")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.figure import BLUE, GREEN, GREY, PURPLE, VERMILLION, WIDTH_IN, seconds_ticks, sentence, show_figure
+from labkit.figure import BLUE, GREEN, GREY, OCHRE, PURPLE, VERMILLION, WIDTH_IN, seconds_ticks, sentence, show_figure
 from labkit.timeline import DEVICE_KINDS, Gap, Span, device_rows, gaps
 
 # kind: colour and hatch. What the eye should find first is in colour: waiting, and the device's work.
@@ -16,7 +16,7 @@ LOOKS = {
     "wait": (VERMILLION, ""),
     "data": (PURPLE, "//"),
     "gc": (VERMILLION, ".."),
-    "compile": (BLUE, "//"),
+    "compile": (OCHRE, "\\\\"),
     "alloc": (GREEN, "//"),
     "annotation": (GREY, ".."),
     "step": (GREY, "//"),
@@ -28,7 +28,7 @@ GAP_LOOKS = {
     "copy": (PURPLE, "ooo"),
     "launch-bound": (BLUE, "|||"),
     "garbage collection": (VERMILLION, "..."),
-    "compilation": (BLUE, "///"),
+    "compilation": (OCHRE, "\\\\\\"),
     "allocator": (GREEN, "///"),
     "communication": (BLUE, "..."),
     "between queued work": (GREY, "|||"),
@@ -138,7 +138,7 @@ def _name(axes: Any, name: str, left: float, share: float, top: float, colour: s
         "edgecolor": "none",
         "boxstyle": "square,pad=0",
     }  # hatches would cross the letters
-    look = {"color": "white" if colour == BLUE else "black", "fontsize": 7, "va": "center", "bbox": ground}
+    look = {"color": "white" if colour in (BLUE, OCHRE) else "black", "fontsize": 7, "va": "center", "bbox": ground}
     axes.text(left, top + 0.43, f" {text}", clip_on=True, parse_math=False, **look)
 
 

@@ -33,7 +33,7 @@ def test_contrast_is_wcags():
 
 
 @pytest.mark.parametrize("page", ["#ffffff", "#111111"])
-@pytest.mark.parametrize("colour", look.COLOURS)
+@pytest.mark.parametrize("colour", [*look.COLOURS, look.OCHRE])
 def test_every_colour_keeps_three_to_one(colour, page):
     assert _contrast(colour, page) >= 3
 

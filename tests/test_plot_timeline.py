@@ -5,6 +5,7 @@ import pytest
 from labkit import figure as look
 from labkit import plot_timeline
 from labkit.timeline import CAUSES, KINDS, Span
+from labkit.trace import page
 
 
 @pytest.fixture
@@ -37,6 +38,18 @@ def test_every_kind_and_every_cause_has_a_look_of_its_own():
     assert set(plot_timeline.GAP_LOOKS) == set(CAUSES)
     for looks in (plot_timeline.LOOKS, plot_timeline.GAP_LOOKS):
         assert len(set(looks.values())) == len(looks)
+
+
+def test_compiling_and_launching_differ_in_colour_and_without():
+    for looks, compiling, launching in (
+        (plot_timeline.LOOKS, "compile", "launch"),
+        (plot_timeline.GAP_LOOKS, "compilation", "launch-bound"),
+        (page.LOOKS, "compile", "launch"),
+    ):
+        assert all(one != other for one, other in zip(looks[compiling], looks[launching], strict=True))
+        assert [colour for colour, _ in looks.values()].count(look.OCHRE) == 1
+    for looks, compiling in ((plot_timeline.LOOKS, "compile"), (plot_timeline.GAP_LOOKS, "compilation")):
+        assert [hatch for _, hatch in looks.values()].count(looks[compiling][1]) == 1, "told apart without colour"
 
 
 def test_rows_gaps_and_legend(drawn):

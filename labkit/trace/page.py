@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labkit.figure import BLUE, GREEN, GREY, PURPLE, VERMILLION
+from labkit.figure import BLUE, GREEN, GREY, OCHRE, PURPLE, VERMILLION
 from labkit.trace.devices import CPU
 from labkit.trace.model import Trace
 from labkit.units import format_bytes, format_s
@@ -22,7 +22,7 @@ LOOKS = {
     "host": (GREY, False),
     "launch": (BLUE, False),
     "alloc": (GREEN, True),
-    "compile": (BLUE, True),
+    "compile": (OCHRE, True),
     "gc": (VERMILLION, True),
     "data": (PURPLE, True),
     "wait": (VERMILLION, False),
