@@ -423,3 +423,21 @@ for _ in range(900):
     assert done.returncode in (0, 1, 3, 130, -2), done.stderr
     assert "Fatal" not in done.stderr
     assert not done.stderr or "SystemExit" in done.stderr or "KeyboardInterrupt" in done.stderr
+
+
+QUIET = """
+import torch
+from labkit.device_cuda import CudaDevice
+torch.cuda.get_device_name, torch.cuda.synchronize = lambda: "a GPU", lambda: None
+for _ in range(2):
+    with CudaDevice().recording() as spans:
+        torch.ones(2) + 1
+print(len(spans))
+"""
+
+
+def test_a_recording_of_a_gpu_prints_nothing_of_its_own():
+    """No GPU is needed: the profiler then watches the CPU alone, and greets all the same."""
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", QUIET], capture_output=True, text=True, check=True)
+    assert ran.stderr == ""
+    assert int(ran.stdout) > 0
