@@ -137,6 +137,8 @@ def test_the_limits_that_the_docstring_names():
     wide = _lognormal(rng, 0.2)
     wide[5] = 1.5
     assert 5 not in [step.index for step in slow_steps(wide)], "wide noise hides 1.5 times"
+    wider = _lognormal(rng, math.log(2)) * np.where(PLACE % 10 == 9, 20, 1)
+    assert slow_steps(wider) == [], "steps that scatter by a factor of two hide 20 times"
     two = _lognormal(rng, 0.03) * np.where(PLACE % 2, 1.5, 1)
     two[100] *= 1.5
     assert slow_steps(two) == [], "as long as an ordinary step of the slower kind"

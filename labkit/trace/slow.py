@@ -41,12 +41,13 @@ def slow_steps(seconds: Sequence[float] | np.ndarray, *, smallest_ratio: float =
     reaches once in fifty runs, outside every other mode, and smallest_ratio times the commonest mode or more.
 
     It cannot: find a slow step among fewer than 8; find 1.5 times the typical where the noise is wider than about 7 %
-    (standard deviation), or 2 times where it is wider than 11 %, or, where one step in ten is slow, 5 and 9 %; tell a
-    slow step from an ordinary one of a slower mode that takes as long, nor, where noise is that wide, whether a kind of
-    one step in six to eight is ordinary; call slow what more than one step in eight is; or what stays slow for more
-    than about 15 steps in a row, which is a new level. Noise with a long tail
-    (exponential, of 5 % of the step or more) raises about one false alarm in five runs of 500 steps. In a run that
-    drifts and whose steps alternate between two lengths, slow ones are missed.
+    (standard deviation), or 2 times where it is wider than 11 %, or, where one step in ten is slow, 5 and 9 %; find
+    even 20 times where steps scatter by a factor of two either way, as they do where a host runs ahead of its device;
+    tell a slow step from an ordinary one of a slower mode that takes as long, nor, where noise is that wide, whether a
+    kind of one step in six to eight is ordinary; call slow what more than one step in eight is; or what stays slow for
+    more than about 15 steps in a row, which is a new level. Noise with a long tail (exponential, of 5 % of the step or
+    more) raises about one false alarm in five runs of 500 steps. In a run that drifts and whose steps alternate between
+    two lengths, slow ones are missed.
     Sources: Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993); Vasicek, J. R. Stat. Soc. B 38 (1976).
     ValueError: a time that is not a positive, finite number.
     """
