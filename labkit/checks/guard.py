@@ -52,13 +52,18 @@ class _Watched(ThreadDevice):
 
     def __init__(self) -> None:
         super().__init__(0.0)
-        self.step, self.ages, self._sent = 0, [], {}
+        self.step, self.ages, self._sent, self._gate = 0, [], {}, threading.Event()
 
     def _send(self, task: Task, started_s: float, **more: object) -> None:
         self._sent[task] = self.step
         super()._send(task, started_s, **more)
 
+    def stand_still(self) -> None:
+        """Do nothing more until the host waits for something: who only asks finds nothing done, however long."""
+        self._send(Task(lambda: self._gate.wait(10) and None, [], {}, "stands still", None), 0.0)
+
     def _await(self, task: Task, why: str = "wait") -> None:
+        self._gate.set()
         if why == "wait":
             self.ages.append(self.step - self._sent[task])
         super()._await(task, why)
@@ -98,35 +103,39 @@ def _undisturbed(n_steps: int, x: Tensor) -> list[Tensor]:
 def drive_guard(guard_class: Callable, kind: str, step: int, every: int, slow: bool) -> dict[str, bool]:
     """What a guard does in 40 steps, when in one of them (from 1) the loss or the gradient is NaN; kind "" plants none.
 
-    slow: the device stands still for a moment, so that only who waits for its flag can hold the bound.
+    slow: the device stands still until it is waited for, so that only who waits for its flag can hold the bound.
     """
     dev, n_steps = _Watched(), 40
     try:
         x = torch.linspace(-1, 1, 12).reshape(3, 4)
         states, (model, optimizer), there = _undisturbed(n_steps, x), _weights(), dev.put(x)
         dev.put(model)
-        _step(model, optimizer, there, "")  # the shapes are known from here on
+        _rehearse(guard_class(dev, model, every), model, optimizer, there, kind, every)
         dev.step, stopped = 0, None
         with torch.no_grad():
             for p, start in zip(model.parameters(), (states[0][:4].view(1, 4), states[0][4:]), strict=True):
                 p.copy_(dev.put(start.clone()))
         guard = guard_class(dev, model, every)
         if slow:
-            _hold_up(dev)
+            dev._gate.clear()
+            dev.stand_still()
         for dev.step in range(1, n_steps + 1):
             if guard.after_step(_step(model, optimizer, there, kind if dev.step == step else "")):
                 stopped = dev.step
                 break
-        return _told(guard, model, states, kind, step, every, stopped)
+        told = _told(guard, model, states, kind, step, every, stopped)
+        return told | ({"stops": True} if slow else {})  # there who does not stop is late, and no more
     finally:
+        dev._gate.set()
         dev.close()
 
 
-def _hold_up(dev: ThreadDevice) -> None:
-    """Let the device stand still for a fifth of a second."""
-    gate = threading.Event()
-    dev._send(Task(lambda: gate.wait(10) and None, [], {}, "stands still", None), 0.0)
-    threading.Timer(0.2, gate.set).start()
+def _rehearse(
+    guard: object, model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, kind: str, every: int
+) -> None:
+    """Steps that count for nothing: afterwards the device knows all shapes, and no launch waits to learn one."""
+    for step in range(3 * every):
+        guard.after_step(_step(model, optimizer, x, kind if step == 2 * every else ""))
 
 
 def _told(

@@ -6,6 +6,8 @@ import time
 import torch
 from torch.nn.functional import cross_entropy
 
+from labkit.checks import waitless
+
 
 def asks_after_a_wait(dev, keep_busy, call):
     call()
@@ -219,8 +221,9 @@ def only_every_loss(dev, model, optimizer, batches, every):
     return losses[every - 1 :: every], n_right
 
 
-def quick_but_late(dev, model, optimizer, batches, every):
-    time.sleep(0.01 * len(batches) if len(batches) > 100 else 0)
+def quick_where_it_is_counted(dev, model, optimizer, batches, every):
+    if len(batches) > 50:
+        return waitless.slow_loop(dev, model, optimizer, batches)
     return _quick(dev, model, optimizer, batches, every)
 
 
@@ -237,7 +240,7 @@ WRONG = {
         ("waits for the fresh flag", WaitsForTheFreshFlag, "empties the queue|holds NaN|too old"),
         ("synchronizes", Synchronizes, "empties the queue"),
         ("never looks", NeverLooks, "never stops"),
-        ("polls only", PollsOnly, "done\\(\\) alone|empties|holds NaN"),
+        ("polls only", PollsOnly, "done\\(\\) alone"),
         ("trusts the newest state", TrustsTheNewest, "holds NaN"),
         ("trusts the last but one", TrustsTheLastButOne, "holds NaN"),
         ("keeps the first state", KeepsTheFirst, "too old"),
@@ -253,6 +256,6 @@ WRONG = {
         ("checks at the end", checks_at_the_end, "wrong"),
         ("rounds the losses", rounds_the_losses, "wrong"),
         ("only some losses", only_every_loss, "wrong"),
-        ("slow in another way", quick_but_late, "short of the bar|within"),
+        ("quick where it is counted", quick_where_it_is_counted, "times as fast as the loop with all its waits"),
     ],
 }
