@@ -1,5 +1,6 @@
 """What a lesson asserts, it measures here and now; and what it is going to measure, the reader guesses first."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from math import isclose, isfinite
@@ -174,8 +175,11 @@ def predict(
     show(f"? {question}\n  {line}", panel("neutral", f"{escape(question)}<br>{escape(line)}"), views=views)
 
 
-def reveal(name: str, measured: object) -> None:
-    """Show guess, measurement and their ratio; the guess is read now, so a changed one counts when this runs again."""
+def reveal(name: str, measured: object, *, elsewhere: Mapping[str, Number] | None = None) -> None:
+    """Show guess, measurement and their ratio; the guess is read now, so a changed one counts when this runs again.
+
+    measured: None where this machine cannot measure it; elsewhere is then shown, {machine: what it measured}.
+    """
     guess = _guesses.get(name)
     if guess is None:
         line = f"Nothing was guessed under {name!r}. Run the cell with predict({name!r}, ...) first."
@@ -190,6 +194,8 @@ def reveal(name: str, measured: object) -> None:
     figures = [f"{whose}: {_quantity(guess.value(), guess.unit)}"]
     if measured is None:
         figures.append("not measured here")
+        for machine, value in (elsewhere or {}).items():
+            figures.append(f"on {machine}: {_quantity(value, guess.unit)}. {_compared(guess.value(), value)}")
     else:
         figures.append(f"measured: {_quantity(measured, guess.unit)}")
         figures.append(_compared(guess.value(), measured))

@@ -5,7 +5,7 @@ import re
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +13,7 @@ from html import escape
 
 import torch
 
-from labkit import hardware, measure
+from labkit import hardware, measure, workshop
 from labkit.show import show, varying_html, varying_text
 
 # Of a kernel's parameters these are the tensors, in C++ and in Triton; an in_out one is read and written.
@@ -100,19 +100,36 @@ def generated(fn: Callable, *args: object) -> Generated:
     return Generated(kernels=len(signatures), tensors=len(uses) + uses.count("in_out"), source="\n\n".join(bodies))
 
 
-def show_source(made: Generated | None) -> None:
-    """Show the code, or that there is none, as something that differs from machine to machine."""
+def show_source(made: Generated | None, elsewhere: Mapping[str, str] | None = None) -> None:
+    """Show the code as something that differs from machine to machine.
+
+    made: None where there is no compiler; then what the first machine of elsewhere, {machine: code}, wrote is shown.
+    """
     source = made.source if made else "no code: it was not compiled here"
+    if made is None and elsewhere:
+        machine, written = next(iter(elsewhere.items()))
+        source = f"Not compiled here. On {machine}, torch.compile wrote:\n\n{written}"
     show(varying_text(source), varying_html(f"<pre>{escape(source)}</pre>"))
 
 
 def launched(fn: Callable, *args: object) -> int:
     """How many kernels a call of fn launches on the GPU, as the profiler saw them; copies and fills are no kernels."""
-    from torch.profiler import ProfilerActivity, profile
-
-    fn(*args)
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-        fn(*args)
-        torch.cuda.synchronize()
-    on_gpu = [each.name for each in seen.events() if str(each.device_type).endswith("CUDA")]
+    on_gpu = [each.name for each in _profiled(fn, *args) if str(each.device_type).endswith("CUDA")]
     return sum(not name.startswith(("Memcpy", "Memset")) for name in on_gpu)
+
+
+def pieces(fn: Callable, *args: object) -> int:
+    """How many compiled graphs a call of fn runs, as the profiler saw them: 0 where it runs eagerly.
+
+    So does a compiled function that met too many shapes, and it says nothing of that: whoever times one looks here.
+    """
+    return sum(each.name.startswith("Torch-Compiled Region") for each in _profiled(fn, *args))
+
+
+def _profiled(fn: Callable, *args: object) -> list:
+    """The profiler's events of a call of fn, the second one."""
+    fn(*args)
+    with workshop.profiler(hardware.device()) as seen:
+        fn(*args)
+        measure.synchronize(hardware.device())
+    return list(seen.events())

@@ -15,23 +15,39 @@ def record(lesson: str, name: str, figures: Mapping[str, object]) -> None:
     """Show what was just measured in a table: a row for this machine, a row for every recording of the lesson.
 
     lesson: its number, `02`. name: what was measured; a second call under it replaces the first. figures: numbers and
-    short texts under headings with their units, the same on every machine; `labkit record` keeps them.
+    short texts under headings with their units, the same on every machine; `labkit record` keeps them. None stands for
+    what this machine could not measure: it is shown so, and not kept.
     ValueError: no name, no figures, or one that is no text and no finite number.
     """
-    if not isinstance(name, str) or not name.strip() or not figures:
-        raise ValueError(f"There is nothing to record under {name!r}: give a name and at least one figure.")
-    plain = {str(heading): _plain(name, heading, figure) for heading, figure in figures.items()}
-    _figures[lesson, name] = plain
+    keep(lesson, name, figures)
+    headings, plain = [str(heading) for heading in figures], _figures[lesson, name]
     budget = "" if repro.budget() == "full" else ", smoke budget"
-    rows = [[f"this machine, now{budget}", *map(_shown, plain.values())]]
+    rows = [[f"this machine, now{budget}", *(_shown(plain.get(heading, "not measured")) for heading in headings)]]
     known, notes = recordings(lesson)
     for made in known:
         held = _figures_of(made, name)
-        if held.keys() & plain.keys():
-            rows.append([f"{made.hardware}, {made.date}", *(_shown(held.get(heading, "")) for heading in plain)])
+        if not held.keys().isdisjoint(headings):
+            rows.append([_label(made), *(_shown(held.get(heading, "")) for heading in headings)])
     if len(rows) == 1:
         notes = ["No other machine has recorded this yet.", *notes]
-    table(["", *plain], rows, caption=name[0].upper() + name[1:], varying=True, notes=notes)
+    table(["", *headings], rows, caption=name[0].upper() + name[1:], varying=True, notes=notes)
+
+
+def keep(lesson: str, name: str, figures: Mapping[str, object]) -> None:
+    """As `record`, without the table: for what a lesson shows in its own way."""
+    if not isinstance(name, str) or not name.strip() or not figures:
+        raise ValueError(f"There is nothing to record under {name!r}: give a name and at least one figure.")
+    measured = {str(heading): figure for heading, figure in figures.items() if figure is not None}
+    _figures[lesson, name] = {heading: _plain(name, heading, figure) for heading, figure in measured.items()}
+
+
+def recorded(lesson: str, name: str, heading: str) -> dict[str, Figure]:
+    """What other machines recorded under a name and a heading: {`AMD EPYC, 2 cores, 2026-11-30`: figure}.
+
+    For what this machine cannot measure. Machines with as many GPUs as this one come first.
+    """
+    known = sorted(recordings(lesson)[0], key=lambda made: made.results.get("tier") != hardware.tier())
+    return {_label(made): held[heading] for made in known if heading in (held := _figures_of(made, name))}
 
 
 def recordings(lesson: str) -> tuple[list[repro.Recording], list[str]]:
@@ -64,8 +80,13 @@ def verdicts(claim: str) -> list[str]:
             for held in _claims_of(made):
                 if held["text"] == claim and held["status"] in marks:
                     figures = "; ".join(held["evidence"].splitlines())
-                    lines.append(f"{marks[held['status']]} recorded on {made.hardware}, {made.date}: {figures}")
+                    lines.append(f"{marks[held['status']]} recorded on {_label(made)}: {figures}")
     return lines
+
+
+def _label(made: repro.Recording) -> str:
+    """`Tesla T4, 2026-11-30`."""
+    return f"{made.hardware}, {made.date}"
 
 
 def _figures_of(made: repro.Recording, name: str) -> dict[str, Figure]:

@@ -165,6 +165,19 @@ def test_a_guess_is_compared_with_what_is_measured(capsys):
         assert stable(out) == "= How many times faster?\n"
 
 
+def test_what_cannot_be_measured_here_is_compared_with_what_others_measured(capsys):
+    predict("s", "How many times faster?", default=3, unit="x", low=1, high=10)
+    elsewhere = {"Tesla T4, 2026-11-30": 6}
+    capsys.readouterr()
+    reveal("s", None, elsewhere=elsewhere)
+    out = capsys.readouterr().out
+    assert "not measured here" in out
+    assert "on Tesla T4, 2026-11-30: 6 x. The measurement is 2 times the guess." in out
+    assert stable(out) == "= How many times faster?\n"
+    reveal("s", 3, elsewhere=elsewhere)
+    assert "Tesla" not in capsys.readouterr().out, "what is measured here is what counts"
+
+
 def test_a_reveal_without_a_guess_is_a_sentence(capsys):
     reveal("s", 1.0)
     assert "Run the cell with predict('s', ...) first." in capsys.readouterr().out

@@ -52,6 +52,34 @@ def test_code_that_was_not_written_is_said_to_be_missing(capsys):
     assert "not compiled here" in capsys.readouterr().out
 
 
+def test_code_that_another_machine_wrote_is_shown_as_its_own(capsys):
+    compilation.show_source(None, {"Tesla T4, 2026-11-30": "def triton_it(): ...", "another": "code"})
+    shown = capsys.readouterr().out
+    assert "Not compiled here. On Tesla T4, 2026-11-30, torch.compile wrote:" in shown
+    assert "def triton_it" in shown
+    assert "another" not in shown
+    assert all(line.startswith(VARYING_LINE) for line in shown.splitlines())
+
+
+def test_the_profiler_tells_compiled_from_eager_and_from_given_up(capfd):
+    compilation.prepare()
+    compiled = torch.compile(chain, backend="eager", dynamic=False)
+    x = torch.ones(10)
+    assert (compilation.pieces(chain, x, x), compilation.pieces(compiled, x, x)) == (0, 1)
+    for size in range(11, 11 + torch._dynamo.config.recompile_limit):
+        compiled(torch.ones(size), torch.ones(size))
+    assert compilation.pieces(compiled, torch.ones(99), torch.ones(99)) == 0, "too many shapes: it runs eagerly"
+
+    def broken(x):
+        y = x * 2
+        if y.sum() > 0:
+            y = y + 1
+        return y.sum()
+
+    assert compilation.pieces(torch.compile(broken, backend="eager"), x) == 2
+    assert capfd.readouterr().err == ""
+
+
 @needs_compiler
 @pytest.mark.slow
 def test_a_kernel_that_writes_where_it_reads_moves_that_tensor_twice():

@@ -79,10 +79,37 @@ def test_in_a_notebook_only_the_figures_may_vary(monkeypatch):
     assert "AMD" not in stable
 
 
-@pytest.mark.parametrize("figure", [float("nan"), float("inf"), None, [1.0], torch.tensor(torch.inf)])
+@pytest.mark.parametrize("figure", [float("nan"), float("inf"), [1.0], torch.tensor(torch.inf)])
 def test_what_json_cannot_hold_is_refused_where_it_is_measured(figure):
     with pytest.raises(ValueError, match="'slow', under 'the race'"):
         recording.record("02", "the race", {"slow": figure})
+
+
+def test_what_could_not_be_measured_is_shown_so_and_not_kept(capsys):
+    recording.record("02", "the race", {"slow (s)": 3, "fast (s)": None})
+    assert " ".join(capsys.readouterr().out.splitlines()[2].split()) == "· this machine, now 3 not measured"
+    assert recording._figures == {("02", "the race"): {"slow (s)": 3}}
+
+
+def test_what_a_lesson_shows_itself_is_kept_without_a_table(capsys):
+    recording.keep("02", "the code", {"text": "a\nb"})
+    assert capsys.readouterr().out == ""
+    assert recording._figures == {("02", "the code"): {"text": "a\nb"}}
+
+
+def test_what_others_recorded_can_be_asked_for_those_of_this_kind_first():
+    kept(figures={"the race": {"slow (s)": 1.25}})
+    kept(name="Tesla T4", figures={"the race": {"slow (s)": 0.5}})
+    kept(name="Tesla V100", figures={"the race": {"fast (s)": 2}})
+    path = recording.repro.recording_files("02_toy")[1]
+    held = json.loads(path.read_text())
+    held["results"]["tier"] = hardware.tier()
+    path.write_text(json.dumps(held))
+    assert list(recording.recorded("02", "the race", "slow (s)").items()) == [
+        ("Tesla T4, 2026-11-30", 0.5),
+        ("AMD EPYC, 2 cores, 2026-11-30", 1.25),
+    ]
+    assert recording.recorded("02", "the race", "none (s)") == recording.recorded("02", "none", "slow (s)") == {}
 
 
 def test_no_figures_are_refused():

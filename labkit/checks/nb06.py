@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from labkit.checker import Exercise, close, exact
+from labkit.checks.choice import CHOICE_MISTAKES, choice_cases, choose
 from labkit.checks.graphs import GRAPH_MISTAKES, graph_cases, one_graph, unbroken
 from labkit.cost import kernel_s
 
@@ -70,7 +71,14 @@ def _one_size(steps: list[Step], returned: list[str], sizes: dict[str, int], ite
     return count_bytes(steps, returned, dict.fromkeys(sizes, max(sizes.values())), itemsize)
 
 
+def _turned_round(*case: object) -> tuple[int, int]:
+    """The pair in the other order."""
+    eager, fused = count_bytes(*case)
+    return fused, eager
+
+
 _BYTE_MISTAKES = (
+    ("The pair is turned round: first the bytes of a kernel a step, then those of one kernel.", _turned_round),
     ("A kernel that needs a tensor twice, as x * x does, reads it once.", _bytes_otherwise(twice=True)),
     ("Each kernel also writes its result.", _bytes_otherwise(writes=False)),
     ("The fused kernel writes every tensor that is returned, not only the last.", _bytes_otherwise(last=True)),
@@ -138,6 +146,11 @@ def _upside_down(eager: list[tuple[float, float]], fused: tuple[float, float], m
     return 1 / predicted_speedup(eager, fused, machine)
 
 
+def _rounded(digits: int) -> Callable:
+    """`predicted_speedup`, rounded."""
+    return lambda eager, fused, machine: round(predicted_speedup(eager, fused, machine), digits)
+
+
 _SPEEDUP_MISTAKES = (
     ("The ratio of bytes leaves out arithmetic, launches and the call.", _bytes_alone),
     ("The speed-up is the eager time over the fused one.", _upside_down),
@@ -146,84 +159,7 @@ _SPEEDUP_MISTAKES = (
     ("Take the larger of the two for each kernel, not for their totals.", _speedup_otherwise(whole=True)),
     ("Every eager kernel has a launch of its own.", _speedup_otherwise(launches=False)),
     ("The compiled call costs call_s, not launch_s.", _speedup_otherwise(call=False)),
-)
-
-# ---- 6.4: what to compile -------------------------------------------------------------------------------------------
-
-
-def choose(job: dict, limit: int = 8) -> str:
-    """`eager`, `static` or `dynamic`, whichever takes the fewest seconds in all; of equals the first.
-
-    Static code is compiled for each shape, up to `limit` of them; further shapes run eagerly. Calls are spread evenly.
-    """
-    covered = min(job["shapes"], limit)
-    share = covered / job["shapes"]
-    per_call_s = share * job["static_s"] + (1 - share) * job["eager_s"]
-    seconds = {
-        "eager": job["calls"] * job["eager_s"],
-        "static": covered * job["compile_s"] + job["calls"] * per_call_s,
-        "dynamic": job["compile_s"] + job["calls"] * job["dynamic_s"],
-    }
-    return min(seconds, key=seconds.__getitem__)
-
-
-def _job(calls: int, shapes: int, compile_s: float, eager_s: float, static_s: float, dynamic_s: float) -> dict:
-    """A job under the names that the lesson gives its figures."""
-    names = ("calls", "shapes", "compile_s", "eager_s", "static_s", "dynamic_s")
-    return dict(zip(names, (calls, shapes, compile_s, eager_s, static_s, dynamic_s), strict=True))
-
-
-def _choice_cases(rng: torch.Generator) -> Sequence[tuple]:
-    """Few calls; many; four shapes; more than the limit, twice; one that never gains; then jobs at random."""
-    corners = [
-        _job(10, 1, 5.0, 0.02, 0.01, 0.011),
-        _job(10_000, 1, 5.0, 0.02, 0.01, 0.011),
-        _job(100, 4, 5.0, 0.2, 0.1, 0.11),
-        _job(1_000, 16, 2.0, 0.06, 0.01, 0.03),
-        _job(1_000, 16, 0.5, 0.02, 0.002, 0.012),
-        _job(1_000_000, 1, 5.0, 0.02, 0.02, 0.02),
-        _job(400, 1, 4.0, 0.02, 0.01, 0.011),
-    ]
-    return [(job,) for job in [*corners, *(_random_job(rng) for _ in range(200))]]
-
-
-def _random_job(rng: torch.Generator) -> dict:
-    """A job for which any of the three may be the best."""
-    draw = lambda low, high: low * (high / low) ** float(torch.rand((), generator=rng))
-    static_s = draw(1e-4, 1e-2)
-    times = static_s * draw(0.9, 6), static_s, static_s * draw(1.0, 2.0)
-    return _job(int(draw(10, 1e5)), int(draw(1, 40)), draw(0.5, 30), *times)
-
-
-def _chosen_otherwise(seconds_of: Callable[[dict, int], dict]) -> Callable:
-    """`choose` with other sums."""
-
-    def mistaken(job: dict, limit: int = 8) -> str:
-        seconds = seconds_of(job, limit)
-        return min(seconds, key=seconds.__getitem__)
-
-    return mistaken
-
-
-def _sums(job: dict, *, compilations: int, static_s: float, dynamic_compilations: int = 1) -> dict:
-    """Seconds in all, with these numbers of compilations."""
-    return {
-        "eager": job["calls"] * job["eager_s"],
-        "static": compilations * job["compile_s"] + job["calls"] * static_s,
-        "dynamic": dynamic_compilations * job["compile_s"] + job["calls"] * job["dynamic_s"],
-    }
-
-
-# Some give the same for a job that several get wrong; the cases come in the order that tells them apart.
-_CHOICE_MISTAKES = (
-    ("After `limit` shapes nothing more is compiled: the other shapes run eagerly.",)
-    + (_chosen_otherwise(lambda job, _: _sums(job, compilations=job["shapes"], static_s=job["static_s"])),),
-    ("The shapes beyond `limit` run at eager_s, not at static_s.",)
-    + (_chosen_otherwise(lambda job, n: _sums(job, compilations=min(job["shapes"], n), static_s=job["static_s"])),),
-    ("Static code is compiled once for each shape.",)
-    + (_chosen_otherwise(lambda job, _: _sums(job, compilations=1, static_s=job["static_s"])),),
-    ("Compiling takes time too.",)
-    + (_chosen_otherwise(lambda job, _: _sums(job, compilations=0, static_s=job["static_s"], dynamic_compilations=0)),),
+    *(("It is rounded: return the ratio as it is.", _rounded(digits)) for digits in range(6)),
 )
 
 EXERCISES = (
@@ -236,8 +172,8 @@ EXERCISES = (
         mistakes=_BYTE_MISTAKES,
         points=2,
         hints=(
-            "Eager too large: put what a step reads into a set before you add it up.",
-            "Eager: each step, sizes of {made, *read}. Fused: what is read but never made, and what is returned.",
+            "The first number: put the names that a step reads into a set before you add up their sizes.",
+            "First: each step, sizes of {made, *read}. Second: what is read but never made, and what is returned.",
         ),
     ),
     Exercise(
@@ -271,10 +207,10 @@ EXERCISES = (
     Exercise(
         number="6.4",
         name="choose",
-        cases=_choice_cases,
+        cases=choice_cases,
         reference=choose,
         compare=exact,
-        mistakes=_CHOICE_MISTAKES,
+        mistakes=CHOICE_MISTAKES,
         points=3,
         hints=(
             "Write the seconds of the three ways into a dictionary; min(seconds, key=seconds.get) names the least.",
