@@ -8,7 +8,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -141,8 +141,8 @@ class Timed:
     log: list
 
 
-def timed(run: Loop, device: object, *, n_steps: int, shelf: Shelf) -> Timed:
-    """One run of n_steps; a first run of one step is not counted.
+def timed(run: Loop, device: object, *, n_steps: int, shelf: Shelf, lead: int = 0) -> Timed:
+    """One run of n_steps; neither a first run of one step nor the first `lead` steps are in its seconds.
 
     Whatever torch compiled before is forgotten first, so that every run begins alike.
     """
@@ -150,11 +150,28 @@ def timed(run: Loop, device: object, *, n_steps: int, shelf: Shelf) -> Timed:
     run(device, shelf, 1, [])
     device.synchronize()
     log: list = []
-    started_s = time.perf_counter()
-    losses = run(device, shelf, n_steps, log)
-    device.synchronize()
+    n_done, started_s = 0, time.perf_counter()
+
+    def stepped(*_args: object) -> None:
+        nonlocal n_done, started_s
+        n_done += 1
+        if n_done == lead:
+            device.synchronize()
+            started_s = time.perf_counter()
+
+    hook = register_optimizer_step_post_hook(stepped)
+    try:
+        losses = run(device, shelf, n_steps, log)
+        device.synchronize()
+    finally:
+        hook.remove()
     took_s = time.perf_counter() - started_s
-    return Timed(seconds=took_s, losses=[float(loss) for loss in losses], log=log)
+    return Timed(seconds=took_s, losses=numbers(losses), log=log)
+
+
+def numbers(losses: Iterable) -> list[float]:
+    """Losses as numbers, whether they are that already, or tensors, or still hang on their graphs."""
+    return [float(loss.detach() if isinstance(loss, Tensor) else loss) for loss in losses]
 
 
 # While `recorded` runs: what the host did that is no launch and no wait, as (name, start, end, kind) on perf_counter.
@@ -210,10 +227,11 @@ def recorded(run: Loop, device: object, *, n_steps: int, shelf: Shelf) -> list[S
     """
     torch.compiler.reset()
     run(device, shelf, 1, [])
+    on_device = device.put(torch.zeros(1))
     device.synchronize()
     with device.recording() as spans, _marking() as marks:
         zero_s = time.perf_counter()
-        device.put(torch.zeros(1), non_blocking=True)  # the first launch: here the recording's clock stands at 0
+        device.fetch(on_device)  # the first launch: here, to a few microseconds, the recording's clock stands at 0
         run(device, shelf, n_steps, [])
     if any(span.kind == "data" for span in spans):
         return spans

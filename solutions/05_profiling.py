@@ -30,7 +30,7 @@ from labkit import attempt, check, claim, device_thread, predict, record, repro,
 
 # %%
 torch.set_num_threads(1)
-FULL = repro.budget() == "full"
+FULL = repro.budget() == "full"  # else a preview in a few steps, which decides no claim
 dev = device_thread.open()
 table(["", "is here"], [["the device", dev.name]], varying=True)
 
@@ -60,8 +60,9 @@ print("pixels a side:", *sizes)
 
 # %% [markdown]
 # The loop. `tidied` brings scans of any size to 24 pixels. It is compiled, here only by *Dynamo*, the part of
-# `torch.compile` that turns Python into a graph, for that needs no compiler. `gains` brighten or darken each picture a
-# little. Each line works, and each is one that you may have written. Read it once. Which lines do you suspect?
+# `torch.compile` that turns a function into a *graph*, a list of its tensor operations, for that needs no compiler.
+# `gains` brighten or darken each picture a little. Each line works, and each is one that you may have written. Which
+# lines do you suspect?
 
 
 # %%
@@ -97,7 +98,7 @@ def slow_loop(dev, shelf, n_steps, log):
 N_STEPS = 24 if FULL else 6
 spans = workshop.recorded(slow_loop, dev, n_steps=N_STEPS, shelf=shelf)
 slow_trace = trace.read(spans)
-first, last = slow_trace.steps[3], slow_trace.steps[4]
+first, last = slow_trace.steps[3], slow_trace.steps[4]  # two in which nothing compiles
 window = {"start_s": first.start_s, "end_s": last.end_s}
 plot_timeline.timeline(slow_trace.spans, title="Two steps of the slow loop", **window)
 
@@ -105,6 +106,7 @@ plot_timeline.timeline(slow_trace.spans, title="Two steps of the slow loop", **w
 # Host above, device below. What is solid in the device's row is work; what is hatched is *idle* time, and the hatching
 # says what the host did meanwhile. Two things catch the eye: how little is solid, and how much of the rest is one
 # colour.
+
 
 # %%
 def only_device(report):
@@ -121,9 +123,9 @@ claim(
 )
 
 # %% [markdown]
-# Idle for which reason? Per step, over the whole recording. *Launch-bound* means that the host was busy launching and
-# the device waited for more. *Synchronisation* means that the host had waited for the device, the queue was empty, and
-# had to be filled again.
+# Idle for which reason? Per step, over the whole recording. *Data wait*: the host waited for a batch. *Compilation*: it
+# made a graph. *Launch-bound*: it was busy launching, and the device waited for more. *Synchronisation*: it had waited
+# for the device, so the queue was empty, and had to be filled again.
 
 # %%
 CAUSES = ("data wait", "compilation", "synchronisation", "launch-bound")
@@ -160,22 +162,23 @@ table(["line", "waits in", "times"], rows, varying=True)
 question = "How many times faster is the loop without its .item()?"
 predict("item", question, default=1.5, low=1, high=4, unit="times")
 
+
 # %%
-def quickest(arms, n_steps, rounds):
-    """Milliseconds a step of each set of faults: the quickest of some rounds, taken in turns."""
+def in_turns(arms, n_steps, rounds):
+    """Milliseconds a step of each set of faults, in some rounds, taken in turns; quickest first."""
     found = {name: [] for name in arms}
     for _ in range(rounds):
         for name, faults in arms.items():
             run = partial(workshop.loop, faults=faults)
             done = workshop.timed(run, dev, n_steps=n_steps, shelf=shelf)
             found[name].append(1e3 * done.seconds / n_steps)
-    return {name: min(each) for name, each in found.items()}
+    return {name: sorted(each) for name, each in found.items()}
 
 
 without = tuple(fault for fault in workshop.FAULTS if fault != "syncing")
 arms = {"all": workshop.FAULTS, "without .item()": without}
-tried = quickest(arms, n_steps=10 if FULL else 2, rounds=5 if FULL else 1)
-reveal("item", tried["all"] / tried["without .item()"])
+tried = in_turns(arms, n_steps=8 if FULL else 2, rounds=4 if FULL else 1)
+reveal("item", tried["all"][0] / tried["without .item()"][0])
 
 # %% [markdown]
 # Next to nothing. The waiting has only moved, to the next line that waits: the line of the log turns numbers of the
@@ -185,8 +188,8 @@ reveal("item", tried["all"] / tried["without .item()"])
 # %%
 claim(
     "without its .item() the slow loop is less than a fifth faster: the wait moves to another line",
-    holds=tried["all"] < 1.2 * tried["without .item()"],
-    evidence=", ".join(f"{name}: {ms:.1f} ms a step" for name, ms in tried.items()),
+    holds=tried["all"][0] < 1.2 * tried["without .item()"][0],
+    evidence="\n".join(f"{name}: {[round(ms) for ms in each]} ms" for name, each in tried.items()),
 )
 
 # %% [markdown]
@@ -197,13 +200,14 @@ claim(
 
 # %%
 a_step = slow.kernels / N_STEPS
-top = [[each.name[:40], round(each.count / N_STEPS), f"{each.share:.0%}"] for each in slow.top[:6]]
-table(["operation", "a step", "of the busy time"], top, varying=True)
+most = sorted(slow.top, key=lambda each: -each.count)[:6]
+rows = [[each.name[:40], round(each.count / N_STEPS), f"{each.share:.0%}"] for each in most]
+table(["operation", "a step", "of the busy time"], rows, varying=True)
 
 # %% [markdown]
 # Three of them come once for every picture: the list comprehension in the loop multiplies, adds and clamps one picture
-# at a time. Each is over in microseconds, far less than the host takes to launch it. On the timeline they are the long
-# thin hatching after the copies.
+# at a time. Each is over in microseconds, less than the host takes to launch it. On the timeline they are the thin
+# stripes between reading and training.
 
 # %%
 claim(
@@ -216,45 +220,55 @@ claim(
 # ### Steps that are slow now and then
 #
 # A mean hides what happens rarely. So record more steps, and look for *outliers*: steps that took much longer than
-# their neighbours. `trace.explain` finds them, and for each compares what its time went into with the steps around it.
-# Batches are small this time and lie at hand, so that other things stand out.
+# their neighbours. Batches are small this time and lie at hand, and only two of the faults are left in, so that other
+# things stand out. The second line joins those steps in which something was compiled.
 
 # %%
 N_LONG = 200 if FULL else 12
 near = workshop.Shelf(batch_size=16, latency_s=0)
-long_run = trace.read(workshop.recorded(slow_loop, dev, n_steps=N_LONG, shelf=near))
-pixels = [int(near.read(step)[0].shape[-1]) for step in range(N_LONG)]
+two_faults = partial(workshop.loop, faults=("recompiling", "syncing"))
+long_run = trace.read(workshop.recorded(two_faults, dev, n_steps=N_LONG, shelf=near))
 seconds = [step.seconds for step in long_run.steps]
-plot.lines({"step": (range(len(seconds)), [1e3 * s for s in seconds])}, xlabel="step", ylabel="ms")
-
-# %%
-odd = {each.slow.index: each.cause for each in trace.explain(long_run)}
-slowest = sorted(range(N_LONG), key=seconds.__getitem__, reverse=True)[:8]
-new = {step for step, size in enumerate(pixels) if size not in pixels[:step]} - {0}
-rows = [[i, f"{1e3 * seconds[i]:.0f}", odd.get(i, ""), pixels[i], i in new] for i in slowest]
-table(["step", "ms", "what differed", "scans, pixels", "a new size"], rows, varying=True)
+begun = [span.start_s for span in long_run.spans if span.kind == "compile"]
+compiled = sorted({next(i for i, s in enumerate(long_run.steps) if s.end_s > at) for at in begun})
+lines = {"every step": range(N_LONG), "compiling": compiled}
+lines = {name: (steps, [1e3 * seconds[i] for i in steps]) for name, steps in lines.items()}
+plot.lines(lines, xlabel="step", ylabel="ms", title="How long each step took")
 
 # %% [markdown]
-# The slowest steps compile. (Others are another program's doing; on a busy machine all steps scatter, and `explain`
-# says less.) `dynamic=False` makes a graph for one shape, and each new size of scans costs another. Left to itself
-# torch notices after the second; with `dynamic=True` it makes one graph for all from the start. A graph costs tens of
-# milliseconds here, and seconds with a real compiler behind it (lesson 06).
+# `trace.explain` looks at the times alone to find slow steps. Then it compares what the time of each went into with the
+# ordinary steps around it, and names what differed: garbage collection, recompilation, memory, data, communication, or
+# the device's work, which may be more of it ("longer sequence") or one operation that took longer; what is left was the
+# host's own ("host (Python)").
 
 # %%
-compiled = [span.start_s for span in long_run.spans if span.kind == "compile"]
-steps_of = {next(i for i, s in enumerate(long_run.steps) if s.end_s > at) for at in compiled}
+found = {each.slow.index: each.cause for each in trace.explain(long_run)}
+pixels = [int(near.read(step)[0].shape[-1]) for step in range(N_LONG)]
+new = [step for step, size in enumerate(pixels) if step and size not in pixels[:step]]
+slowest = sorted(range(N_LONG), key=seconds.__getitem__, reverse=True)[:8]
+rows = [[i, f"{1e3 * seconds[i]:.0f}", found.get(i, ""), pixels[i], i in compiled] for i in slowest]
+table(["step", "ms", "what differed", "scans, pixels", "compiled"], rows, varying=True)
+
+# %%
+blamed = [step for step, cause in found.items() if cause == "recompilation"]
 claim(
-    "it compiles in those steps that meet a size for the first time, and in no other",
-    holds=steps_of == new,
-    evidence=f"compiled in steps {sorted(steps_of)}; new sizes in {sorted(new)}",
+    "only steps that meet a size for the first time compile, and explain blames no other for it",
+    holds=compiled == new and set(blamed) <= set(compiled),
+    evidence=f"compiled: {compiled}; new sizes: {new}; explain names recompilation for {blamed}",
 )
+
+# %% [markdown]
+# `explain` is careful: on a busy machine all steps scatter, and it says less. `dynamic=False` makes a graph for one
+# shape, and each new size of scans costs another. Left to itself torch notices after the second; with `dynamic=True` it
+# makes one graph for all from the start. A graph costs tens of milliseconds here, and seconds with a real compiler
+# behind it (lesson 06).
 
 # %% [markdown]
 # ### torch's own profiler
 #
 # So far little was noted, at little cost. `torch.profiler` notes every operator, and on a GPU every kernel, with names.
 # Its trace can be opened in a browser (`export_chrome_trace`, then ui.perfetto.dev), or read by `labkit trace FILE`,
-# which also reads traces of other people.
+# which also reads traces of other people. Below the picture stands what its report counts of the host.
 
 # %%
 torch.compiler.reset()
@@ -265,9 +279,17 @@ lasts = [span for span in profiled.spans if span.kind == "data"][-2:]
 window = {"start_s": lasts[0].start_s, "end_s": lasts[1].start_s}
 plot_timeline.timeline(profiled.spans, title="One step, as torch.profiler saw it", **window)
 
+# %%
+host = trace.report(profiled).host
+rows = [["launches", host.launches], ["waits for the device", host.waits]]
+rows += [["waits for data", host.data_waits]]
+table(["the host, in four steps", "times"], rows, varying=True)
+
 # %% [markdown]
-# Much more is told, and at a price. `profile_memory` also notes the memory that each operator takes, `with_stack` the
-# Python lines. What does looking cost? The same few steps, in turns: alone, with the profiler, with all of these.
+# The host's row now tells its operators, one within another. And the price? `profile_memory` also notes the memory that
+# each operator takes, `with_stack` the Python lines. What does looking cost? The same few steps, in turns: alone, with
+# the profiler, with all of these.
+
 
 # %%
 def observed_s(n_steps=5, **options):
@@ -278,19 +300,19 @@ def observed_s(n_steps=5, **options):
 
 ways = {"alone": None, "profiler": {}, "all": {"profile_memory": True, "with_stack": True}}
 looked = {name: [] for name in ways}
-for _ in range(5 if FULL else 1):
+for _ in range(3 if FULL else 1):
     for name, options in ways.items():
         alone = partial(workshop.timed, slow_loop, dev, n_steps=5, shelf=near)
         looked[name].append(alone().seconds if options is None else observed_s(**options))
 
 # %%
-looked = {name: min(each) for name, each in looked.items()}
-times = {f"{name} (times alone)": looked[name] / looked["alone"] for name in ("profiler", "all")}
+quick = {name: min(each) for name, each in looked.items()}
+times = {f"{name} (times alone)": quick[name] / quick["alone"] for name in ("profiler", "all")}
 record("05", "what looking costs", times)
 claim(
     "a profiler that notes memory and stacks makes this loop more than a tenth slower",
-    holds=looked["all"] > 1.1 * looked["alone"],
-    evidence=", ".join(f"{name} {1e3 * s / 5:.0f} ms a step" for name, s in looked.items()),
+    holds=quick["all"] > 1.1 * quick["alone"],
+    evidence=", ".join(f"{name} {1e3 * s / 5:.0f} ms a step" for name, s in quick.items()),
 )
 
 # %% [markdown]
@@ -302,30 +324,48 @@ claim(
 #
 # Six faults were found: **reading** in the thread that trains, **recompiling**, **tiny kernels**, and three lines that
 # wait: **copying**, **syncing**, **logging**. What is each worth? It depends on the others. So two questions: what does
-# a fault cost a loop that has no other, and what does a slow loop gain when only this one goes?
+# a fault cost a loop that has no other, and what does a slow loop gain when only this one goes? The cell measures
+# fourteen loops in turns: some twenty seconds.
 
 # %%
 FAULTS = workshop.FAULTS
 arms = {"none": (), "all six": FAULTS} | {fault: (fault,) for fault in FAULTS}
 arms |= {f"all but {fault}": tuple(f for f in FAULTS if f != fault) for fault in FAULTS}
-ms = quickest(arms, n_steps=16 if FULL else 2, rounds=3 if FULL else 1)
+ms = in_turns(arms, n_steps=8 if FULL else 2, rounds=4 if FULL else 1)
 
 # %%
-costs = {fault: ms[fault] - ms["none"] for fault in FAULTS}
-gains = {fault: ms["all six"] - ms[f"all but {fault}"] for fault in FAULTS}
-record("05", "ms a step that a fault adds to a loop without any", {"(none)": ms["none"], **costs})
+best = {name: each[0] for name, each in ms.items()}
+noise = {name: each[min(1, len(each) - 1)] - each[0] for name, each in ms.items()}
+costs = {fault: best[fault] - best["none"] for fault in FAULTS}
+gains = {fault: best["all six"] - best[f"all but {fault}"] for fault in FAULTS}
+alone, others = (max(noise[n] for n in names) for names in ([*arms][2:8], [*arms][8:]))
+costs, gains = {"(none)": best["none"], **costs, "± noise": alone}, {**gains, "± noise": others}
+record("05", "ms a step that a fault adds to a loop without any", costs)
 record("05", "ms a step that its repair takes from a loop with all six", gains)
 
 # %% [markdown]
-# Neither table adds up to the whole, but they fail in different ways. Look at the three faults that wait, and at what
-# their repairs give back. A figure below zero is noise: nothing was gained.
+# The noise is how far the two quickest rounds of one loop lie apart, at most. A smaller figure than that, or one below
+# zero, says that nothing was seen. Neither table adds up to the whole, but they fail in different ways. Look
+# at the three faults that wait, and at what their repairs give back.
 
 # %%
-waiting = ("copying", "syncing", "logging")
+names = [f"all but {fault}" for fault in ("reading", "copying", "syncing", "logging")]
+
+
+def apart():
+    """Whether two rounds without the reading beat all others, or none does: else noise decides."""
+    reading, others = ms[names[0]], min(ms[name][0] for name in names[1:])
+    return reading[1] < others or reading[0] > others
+
+
+for _ in range(8 if FULL else 0):
+    if not apart():
+        more = in_turns({name: arms[name] for name in names}, n_steps=8, rounds=1)
+        ms |= {name: sorted(ms[name] + more[name]) for name in names}
 claim(
     "to read ahead gains the slow loop more than the repair of any line that waits",
-    holds=gains["reading"] > max(gains[fault] for fault in waiting),
-    evidence=", ".join(f"{f} {gains[f]:.1f} ms" for f in ("reading", *waiting)),
+    holds=ms[names[0]][0] < min(ms[name][0] for name in names[1:]) if FULL and apart() else None,
+    evidence="\n".join(f"{name}: {[round(each) for each in ms[name]]} ms" for name in names),
 )
 
 # %% [markdown]
@@ -336,35 +376,42 @@ claim(
 # %% [markdown]
 # ## Change one thing
 #
-# How far away may the shelf be? `shelf.ahead` reads with eight threads, some batches before they are needed. Threads
-# do for this: they sleep or unpack, and both leave Python free for others. Change `AWAY_MS`, and look for the place
-# where reading ahead no longer hides the way.
+# How far away may the shelf be? `shelf.ahead(n_steps, workers=8)` yields what `map(shelf.read, range(n_steps))` did,
+# read by eight threads, up to 16 batches before they are needed. Threads do for this: they sleep or unpack, and both
+# leave Python free for others. Change `AWAY_MS`, and look for the place where reading ahead no longer hides the way.
 
 # %%
-AWAY_MS = (0, 5, 10, 20, 40, 80)
-curves = {"read when needed": [], "read ahead": []}
+AWAY_MS = (0, 20, 40, 80, 120)
+ways = {"read when needed": (("reading",), 0, 6), "read ahead": ((), 8, 24)}
+curves = {name: [] for name in ways}
 for away in AWAY_MS if FULL else AWAY_MS[:2]:
     far = workshop.Shelf(latency_s=1e-3 * away)
-    for name, faults in zip(curves, (("reading",), ()), strict=True):
-        run, n_steps = partial(workshop.loop, faults=faults), 16 if FULL else 2
-        took = [workshop.timed(run, dev, n_steps=n_steps, shelf=far) for _ in range(2)]
-        curves[name].append(1e3 * min(each.seconds for each in took) / n_steps)
+    for name, (faults, lead, n_steps) in ways.items():
+        lead, n_steps = (lead, n_steps) if FULL else (0, 2)
+        run, plan = partial(workshop.loop, faults=faults), {"n_steps": n_steps, "lead": lead}
+        took = [workshop.timed(run, dev, shelf=far, **plan).seconds for _ in range(2)]
+        curves[name].append(1e3 * min(took) / (n_steps - lead))
 
 # %%
 labels = {"xlabel": "time until a batch arrives (ms)", "ylabel": "ms a step"}
 lines = {name: (AWAY_MS[: len(each)], each) for name, each in curves.items()}
+lines["an eighth of the way"] = (AWAY_MS, [away / 8 for away in AWAY_MS])
 plot.lines(lines, **labels, markers=True, title="Eight threads read ahead")
 
 # %% [markdown]
 # Read when needed, every millisecond of the way is paid in every step. Read ahead, eight batches are on their way at
 # once, so one arrives in every eighth of that time: as long as this is less than a step takes, it costs nothing. Beyond
-# that, more threads would help, and a shelf that is nearer.
+# that, more threads would help, and a shelf that is nearer. (The first eight steps are not timed: they have nothing
+# ahead of them yet.)
 
 # %%
-ahead, needed = curves["read ahead"], curves["read when needed"]
+added = {name: dict(zip(AWAY_MS, each, strict=False)) for name, each in curves.items()}
+known = all({0, 80} <= each.keys() for each in added.values())
+costs_ms = {name: each[80] - each[0] for name, each in added.items()} if known else {}
 claim(
-    "with a way of 80 ms, eight readers ahead halve a step or better, and no more than divide by 8",
-    holds=needed[-1] > 2 * ahead[-1] and ahead[-1] > AWAY_MS[-1] / 8,
+    "a way of 80 ms adds 60 ms or more to a step that reads when needed; read ahead, 20 at most",
+    holds=costs_ms["read when needed"] >= 60 and costs_ms["read ahead"] <= 20 if known else None,
+    needs="0 and 80 in AWAY_MS",
     evidence="\n".join(f"{name}: {[round(ms) for ms in each]} ms" for name, each in curves.items()),
 )
 
@@ -378,7 +425,7 @@ claim(
 # ### Exercise 5.1 · When was the device idle? (10 min, easy)
 #
 # `busy` lists the device's operations as (start, end) pairs, in any order. Return the gaps: the (start, end) pairs
-# between `start_s` and `end_s` in which nothing ran, in order, none of them empty.
+# between `start_s` and `end_s` in which nothing ran, in order, none of them empty. Every operation takes some time.
 #
 # The traps: operations overlap, and a long one may outlast several short ones; some lie partly or wholly outside; the
 # device is idle before its first operation too.
@@ -423,8 +470,8 @@ claim(
 # ### Exercise 5.2 · Who is to blame? (12 min, medium)
 #
 # For each gap, what did the host do meanwhile? `host` lists (name, start, end) of spans that do not overlap one
-# another. Return a dictionary: for each name, the seconds of gaps that its spans cover; and under "other" what no span
-# covers. Leave out names that explain nothing.
+# another, in any order. Return a dictionary: for each name, the seconds of gaps that its spans cover; and under "other"
+# what no span covers. A name that explains nothing is left out, "other" as well.
 #
 # The traps: one gap may have several culprits, one span may lie over several gaps, and a name may occur many times.
 
@@ -467,14 +514,15 @@ record("05", "the device idle, ms a step, by what the host did", parts)
 # %% [markdown]
 # ### Exercise 5.3 · Find the slow steps (15 min, medium)
 #
-# Given the seconds of each step of a run, return the numbers of the slow ones. Slow is a step that takes a quarter
-# longer than usual, at least, and that also stands out from the noise of *this* run. You are judged by *recall*, the
-# share of planted slow steps that you find, and *precision*, the share of those found that were planted: over 150 runs
-# of 500 steps, with 1, 3 or 10 slow ones, 0.95 of each is asked for.
+# Given the seconds of each step of a run, return the numbers of the slow ones, in order. Slow is a step that takes a
+# quarter longer than the run's median, at least, and that also stands out from the noise of *this* run. You are judged
+# by *recall*, the share of planted slow steps that you find, and *precision*, the share of those found that were
+# planted: over 100 runs of 500 steps, with none, 1, 3 or 10 slow ones, 0.95 of each is asked for.
 
 # %% [markdown]
 # The traps: a step of ten times the usual length moves the mean and the standard deviation so far that others hide
-# behind it. A limit in seconds serves one run only. And a clock that ticks coarsely makes most steps equal.
+# behind it. A limit in seconds serves one run only. In some runs the ordinary steps differ by a third; and a clock that
+# ticks coarsely makes most steps equal.
 
 
 # %%
@@ -492,13 +540,14 @@ def slow_steps(seconds):
 check(slow_steps)
 
 # %% [markdown]
-# How much better than the rule that everybody knows, mean plus three standard deviations? *Median absolute deviation*,
-# the median distance from the median, times 1.4826, equals the standard deviation where noise is normal. Up to half of
-# the steps may be outliers, and it hardly moves.
+# How much better than two simple rules: mean plus three standard deviations, and a quarter more than the median,
+# whatever the noise? *Median absolute deviation*, the median distance from the median, times 1.4826, equals the
+# standard deviation where noise is normal. Nearly half of the steps may be outliers, and it stays in their order of
+# size.
 
 
 # %%
-from labkit.checks import nb05
+from labkit.checks import outliers
 
 
 def three_sigma(seconds):
@@ -506,33 +555,43 @@ def three_sigma(seconds):
     return [step for step, each in enumerate(seconds) if each > limit]
 
 
-rules = {"mean and 3 sigma": three_sigma, "yours": attempt(slow_steps)}
+def a_quarter_more(seconds):
+    limit = 1.25 * statistics.median(seconds)
+    return [step for step, each in enumerate(seconds) if each >= limit]
+
+
+rules = {"mean and 3 sigma": three_sigma, "1.25 medians": a_quarter_more}
+rules["yours"] = attempt(slow_steps)
 rules["labkit.trace"] = lambda seconds: [each.index for each in trace.slow_steps(seconds)]
-scores = {name: nb05.recall_and_precision(rule) for name, rule in rules.items()}
+scores = {name: outliers.recall_and_precision(rule) for name, rule in rules.items()}
 rows = [[name, *(f"{each:.3f}" for each in pair)] for name, pair in scores.items()]
 table(["rule", "recall", "precision"], rows, varying=True)
 
 # %%
+poor = scores["mean and 3 sigma"], scores["1.25 medians"]
 claim(
-    "mean and three sigma miss one slow step in five or more; the robust rule finds 95 %",
-    holds=scores["mean and 3 sigma"][0] < 0.8 and min(scores["yours"]) > 0.95,
-    evidence=str({name: tuple(round(each, 3) for each in pair) for name, pair in scores.items()}),
+    "three sigma miss a fifth or more; a quarter more is mostly noise; the robust rule is right",
+    holds=poor[0][0] < 0.8 and poor[1][1] < 0.5 and min(scores["yours"]) >= 0.95,
+    evidence="; ".join(f"{name}: {recall:.3f}, {p:.3f}" for name, (recall, p) in scores.items()),
 )
 
 # %% [markdown]
-# And on the long run of the slow loop, whose steps compiled now and then. Real noise is not as well behaved as the
-# planted kind, so the rules may differ here, and nothing says which one is right.
+# And on the long run of the real loop, in which the steps that compiled are known. Real noise is not as well behaved as
+# the planted kind: other programs make steps slow too, and to find those is not wrong. Where everything scatters, a
+# careful rule misses some that compiled, and another finds much besides.
 
 # %%
-said = {name: rule(seconds) for name, rule in rules.items()}
-table(["rule", "slow steps"], [[name, str(found)] for name, found in said.items()], varying=True)
+said = {name: set(rule(seconds)) for name, rule in rules.items()}
+rows = [[n, len(s & set(compiled)), len(s - set(compiled))] for n, s in said.items()]
+table(["rule", f"of the {len(compiled)} that compiled", "others"], rows, varying=True)
 
 # %% [markdown]
 # ### Exercise 5.4 · Put the loop right (25 min, medium)
 #
 # Write `slow_loop` again, without its six faults: a line each. It must be **at least 3 times faster**, timed here and
-# now in turns with the slow one, and its losses must be the same. You may return them as tensors. The log keeps its
-# line for every twentieth step, from step 0 on.
+# now in turns with the slow one, which takes the check some seconds; and its losses must be the same, for batches of
+# any size. You may return them as tensors. The log keeps its line for every twentieth step, from step 0 on, word for
+# word.
 #
 # The traps: a repair that changes what is computed; and one fault left, which waits for all the others.
 
@@ -583,9 +642,9 @@ plot_timeline.timeline(fast_trace.spans, title="The repaired loop", **window)
 # %%
 pair = {"slow": slow_loop, "fast": mine}
 runs = {name: [] for name in pair}
-for _ in range(4 if FULL else 1):
+for _ in range(3 if FULL else 1):
     for name, run in pair.items():
-        runs[name].append(workshop.timed(run, dev, n_steps=30 if FULL else 2, shelf=shelf))
+        runs[name].append(workshop.timed(run, dev, n_steps=20 if FULL else 2, shelf=shelf))
 best = {name: min(each.seconds for each in found) for name, found in runs.items()}
 losses = {name: torch.tensor(found[0].losses) for name, found in runs.items()}
 
@@ -631,11 +690,12 @@ claim(
 # %% [markdown]
 # ## Further questions
 #
-# 1. Repair the six one after the other, in the order in which the report names them. Does each make it faster?
+# 1. Repair the six one after the other, the largest idle cause first. Does each help?
 # 2. Let the shelf answer at once. Which fault is the largest then?
 # 3. Give `ahead` one worker, then two. When does the data wait come back?
-# 4. Collect garbage in every tenth step (`gc.collect()`). Do `slow_steps` and `trace.explain` find it?
-# 5. Profile a loop of your own for ten steps, and give its trace to `labkit trace`.
+# 4. Collect garbage in every tenth step (`gc.collect()`). Do `slow_steps` and `trace.explain` find it? And in every
+#    third? For `labkit.trace`, what more than one step in eight does is ordinary.
+# 5. Profile ten steps of a loop of your own, and read them with `labkit trace`.
 
 # %% [markdown]
 # ## Sources

@@ -86,6 +86,28 @@ def test_a_recording_tells_reads_compilations_and_steps(dev):
         assert not [s for s in working if s.start_s < data.end_s - 1e-3 and s.end_s > data.start_s + 1e-3]
 
 
+def test_what_the_host_does_in_a_recording_does_not_overlap(dev):
+    run = partial(workshop.loop, faults=workshop.FAULTS)
+    spans = workshop.recorded(run, dev, n_steps=6, shelf=workshop.Shelf(latency_s=0.005))
+    host = sorted((s.start_s, s.end_s) for s in spans if s.kind in ("data", "compile", "wait", "launch"))
+    assert all(after[0] >= before[1] for before, after in pairwise(host))
+
+
+def test_the_first_steps_are_left_out_of_the_time(dev):
+    shelf = workshop.Shelf(latency_s=0.02)
+    run = partial(workshop.loop, faults=("reading",))
+    whole, rest = (workshop.timed(run, dev, n_steps=6, shelf=shelf, lead=lead) for lead in (0, 4))
+    assert rest.losses == pytest.approx(whole.losses, abs=1e-5)
+    assert 0.04 <= rest.seconds < whole.seconds
+
+
+def test_waiting_after_the_last_step_is_no_fault(dev, usual):
+    def numbers_at_the_end(*args):
+        return [float(loss) for loss in workshop.loop(*args)]
+
+    assert counted(numbers_at_the_end, dev, n_steps=N_STEPS).faults(usual) == []
+
+
 def test_the_profiler_sees_the_device(dev):
     from labkit import trace
 

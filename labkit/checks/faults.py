@@ -4,13 +4,18 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from labkit.workshop import SCAN_SIZES, Loop, Shelf
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """What the six faults leave behind in a run of n_steps, counted and not timed."""
+    """What the six faults leave behind in a run of n_steps, counted and not timed.
+
+    other_waits: of the host for the device, but for copies to it; like early_lines, from the first step's end to the
+    last one's. What comes before sets up, and once all is done, to wait is no fault.
+    """
 
     n_steps: int
     compilations: int
@@ -19,11 +24,12 @@ class Counted:
     operations: int
     other_waits: int
     lines: int
+    early_lines: int
 
     def faults(self, usual: "Counted") -> list[str]:
         """A sentence for each fault that can still be counted, beside a run without any."""
-        n, a_line = self.n_steps, usual.other_waits / usual.lines if usual.lines else 0.0
-        waits = self.other_waits - a_line * self.lines
+        n, a_line = self.n_steps, usual.other_waits / max(usual.early_lines, 1)
+        waits = self.other_waits - a_line * self.early_lines
         sentences = {
             f"It compiled {self.compilations} times for scans of {len(SCAN_SIZES)} sizes.": self.compilations > 2,
             f"The thread that trains read {self.own_reads} of {n} batches itself.": self.own_reads > 1,
@@ -51,23 +57,30 @@ class _Watched:
 
 
 def counted(run: Loop, device: object, *, n_steps: int) -> Counted:
-    """What the faults leave behind in n_steps of a run."""
+    """What the faults leave behind in n_steps of a run, of batches of 16."""
     from torch._dynamo.utils import counters
 
-    shelf, watched, log = Shelf(latency_s=0), _Watched(device), []
+    shelf, watched, log = Shelf(batch_size=16, latency_s=0), _Watched(device), []
     torch.compiler.reset()
-    run(device, Shelf(latency_s=0), 1, [])  # learns the shapes
+    run(device, Shelf(batch_size=16, latency_s=0), 1, [])  # learns the shapes
     torch.compiler.reset()
     device.synchronize()
-    compiled, waits = counters["stats"]["unique_graphs"], device.waits
-    with device.recording() as spans:
-        run(watched, shelf, n_steps, log)
+    compiled = counters["stats"]["unique_graphs"]
+    done: list[tuple[int, int]] = []  # waits and lines, at each step's end
+    hook = register_optimizer_step_post_hook(lambda *_: done.append((device.waits - watched.blocking, len(log))))
+    try:
+        with device.recording() as spans:
+            run(watched, shelf, n_steps, log)
+    finally:
+        hook.remove()
+    (waits, lines), (waits_in_all, lines_in_all) = (done[0], done[-1]) if done else ((0, 0), (0, 0))
     return Counted(
         n_steps=n_steps,
         compilations=counters["stats"]["unique_graphs"] - compiled,
         own_reads=shelf.read_by["owner"],
         blocking_copies=watched.blocking,
         operations=sum(span.kind == "kernel" for span in spans),
-        other_waits=device.waits - waits - watched.blocking,
+        other_waits=waits_in_all - waits,
         lines=len(log),
+        early_lines=lines_in_all - lines,
     )

@@ -1,7 +1,9 @@
 """Wrong answers that learners of lesson 05 would give, each with a part of the message that must meet it."""
 
 import statistics
+from types import SimpleNamespace
 
+import torch
 from torch.nn import functional
 
 from labkit import workshop
@@ -112,6 +114,23 @@ def _blame(gaps, host):
     return seconds
 
 
+def needs_sorted_spans(gaps, host):
+    seconds, place = {}, 0
+    for first, last in gaps:
+        left = last - first
+        while place < len(host) and host[place][2] <= first:
+            place += 1
+        for name, a, b in host[place:]:
+            if a >= last:
+                break
+            shared = min(last, b) - max(first, a)
+            seconds[name] = seconds.get(name, 0.0) + shared
+            left -= shared
+        if left > 1e-12:
+            seconds["other"] = seconds.get("other", 0.0) + left
+    return seconds
+
+
 def forgets_nothing(gaps, host):
     return {name: value for name, value in _blame(gaps, host).items() if name != "other"}
 
@@ -198,6 +217,47 @@ def half_more_than_the_mean(seconds):
     return [i for i, each in enumerate(seconds) if each > 1.5 * statistics.mean(seconds)]
 
 
+def a_quarter_more(seconds):
+    usual = statistics.median(seconds)
+    return [i for i, each in enumerate(seconds) if each > 1.25 * usual]
+
+
+def a_quarter_more_than_the_mean(seconds):
+    usual = statistics.mean(seconds)
+    return [i for i, each in enumerate(seconds) if each > 1.25 * usual]
+
+
+def gives_the_seconds(seconds):
+    return [seconds[i] for i in _robust(seconds)]
+
+
+def gives_a_mask(seconds):
+    found = _robust(seconds)
+    return [i in found for i in range(len(seconds))]
+
+
+def two_widths(seconds):
+    return _robust(seconds, 2)
+
+
+def twenty_widths(seconds):
+    return _robust(seconds, 20)
+
+
+def turned_round(seconds):
+    return _robust(seconds)[::-1]
+
+
+def forgets_the_return(seconds):
+    _robust(seconds)
+
+
+def _robust(seconds, widths=5):
+    usual = statistics.median(seconds)
+    spread = 1.4826 * statistics.median(abs(each - usual) for each in seconds)
+    return [i for i, each in enumerate(seconds) if each > max(usual + widths * spread, 1.25 * usual)]
+
+
 def _leaving(*faults):
     """The loop with some faults left in it."""
 
@@ -241,6 +301,41 @@ def drops_the_log(dev, shelf, n_steps, log):
     return workshop.loop(dev, shelf, n_steps, [])
 
 
+def _relogged(line):
+    """The loop without faults, each needed line of its log turned into another, or none."""
+
+    def fast_loop(dev, shelf, n_steps, log):
+        lines = []
+        losses = workshop.loop(dev, shelf, n_steps, lines)
+        log.extend(line(20 * i, text, losses) for i, text in enumerate(lines) if line(20 * i, text, losses) is not None)
+        return losses
+
+    return fast_loop
+
+
+def forgets_to_return_the_losses(dev, shelf, n_steps, log):
+    workshop.loop(dev, shelf, n_steps, log)
+
+
+def syncs_a_step_late(dev, shelf, n_steps, log):
+    late = []
+
+    class Late(workshop.Shelf):
+        def ahead(self, n_steps, **_):
+            for batch in shelf.ahead(n_steps):
+                if late:
+                    late[-1].item()
+                yield batch
+
+    def put(what, non_blocking=False):
+        done = dev.put(what, non_blocking=non_blocking)
+        if not isinstance(what, torch.nn.Module):
+            late.append(done.sum())
+        return done
+
+    return workshop.loop(SimpleNamespace(put=put), Late(), n_steps, log)
+
+
 def returns_tensors_of_one_loss(dev, shelf, n_steps, log):
     losses = workshop.loop(dev, shelf, n_steps, log)
     return [sum(losses) / len(losses)] * len(losses)
@@ -265,6 +360,7 @@ WRONG = {
         ("adds up durations", adds_up_durations, "list"),
     ],
     "5.2": [
+        ("needs sorted spans", needs_sorted_spans, "wrong result|wrong keys"),
         ("gives gaps whole", whole_gaps, "share it out"),
         ("counts spans whole", whole_spans, "only as far as it overlaps"),
         ("looks at the start of the gap", by_the_start, "wrong result|wrong keys"),
@@ -281,9 +377,17 @@ WRONG = {
         ("twice the median", twice_the_median, "wrong result|Slow steps are missed"),
         ("three narrow spreads", three_narrow_spreads, "wrong result"),
         ("only the spread", only_the_spread, "a quarter longer"),
-        ("a tenth more", a_tenth_more, "Noise is taken"),
+        ("a tenth more", a_tenth_more, "wrong result"),
+        ("two widths", two_widths, "Noise is taken"),
+        ("twenty widths", twenty_widths, "wrong result|Slow steps are missed"),
         ("divides by the spread", divides_by_the_spread, "ZeroDivisionError"),
         ("the slowest only", the_slowest_only, "wrong result"),
+        ("a quarter more, whatever the noise", a_quarter_more, "noise of this run is wider"),
+        ("a quarter more than the mean", a_quarter_more_than_the_mean, "wrong result"),
+        ("gives the seconds", gives_the_seconds, "not their seconds"),
+        ("gives a mask", gives_a_mask, "not a True or False"),
+        ("turned round", turned_round, "belong in order"),
+        ("forgets the return", forgets_the_return, "`return` missing"),
         ("half more than the mean", half_more_than_the_mean, "take the median"),
     ],
     "5.4": [
@@ -297,7 +401,13 @@ WRONG = {
         ("trains half as long", trains_half_as_long, "wrong length"),
         ("forgets the gains", forgets_the_gains, "The repairs change no loss"),
         ("reads in another order", reads_without_order, "The repairs change no loss"),
-        ("drops the log", drops_the_log, "wrong length|log"),
+        ("drops the log", drops_the_log, "log must keep the line"),
+        ("logs in other steps", _relogged(lambda i, text, _: f"step {i + 19}: {text}"), "log must keep the line"),
+        ("logs the loss", _relogged(lambda i, _, losses: f"step {i}: {losses[i].item()}"), "log must keep the line"),
+        ("logs tuples", _relogged(lambda i, _, losses: (i, losses[i])), "log must keep the line"),
+        ("logs no second line", _relogged(lambda i, text, _: None if i else text), "log must keep the line"),
+        ("forgets the return", forgets_to_return_the_losses, "`return` missing"),
+        ("waits for the step before", syncs_a_step_late, "the host waited"),
         ("returns one mean loss", returns_tensors_of_one_loss, "The repairs change no loss"),
         ("trains on one batch", keeps_the_last_batch, "The repairs change no loss"),
     ],
