@@ -29,11 +29,11 @@ def source(file: str, line: int) -> str:
 
 def place(file: str, line: int) -> str:
     """`In[5], line 3` for a cell of a notebook, `train.py, line 12` for a file."""
-    return f"{_cell(file) or Path(file).name}, line {line}"
+    return f"{cell(file) or Path(file).name}, line {line}"
 
 
-def _cell(file: str) -> str | None:
-    """What a notebook calls the cell that was compiled under this name; None where it is a file."""
+def cell(file: str) -> str | None:
+    """`In[5]`, what a notebook calls the cell that was compiled under this name; None where it is a file."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     named = shell.compile.format_code_name(file) if shell else None

@@ -255,10 +255,11 @@ def test_the_cell_magic_runs_the_cell_and_names_its_lines(capsys):
     shell = InteractiveShell.instance()
     try:
         sync.load_ipython_extension(shell)
-        result = shell.run_cell("%%syncs\nimport torch\nx = torch.ones(3)\ny = x.tolist()\nlen(y)")
+        cell = "%%syncs\nimport torch\nx = torch.ones(3)\ny = x.tolist()\nlen(y)"
+        result = shell.run_cell(cell, store_history=True)
         assert result.success
         said = capsys.readouterr().out
-        assert "line 4" in said
+        assert f"In[{result.execution_count}], line 4" in said
         assert "y = x.tolist()" in said
         assert "3" in said.splitlines()[0]  # the last expression is shown, as in any cell
         assert shell.user_ns["y"] == [1, 1, 1]
