@@ -6,7 +6,7 @@
 # %% [markdown]
 # # 06 · Compile and fusion
 #
-# Eighty minutes with the exercises. The cells alone run in one or two, or in several on a busy machine.
+# Eighty minutes with the exercises. The cells alone run in one or two minutes, or in several on a busy machine.
 #
 # ## Question
 #
@@ -357,7 +357,7 @@ gains["fused, prepared memory (times)"] = gain.value if CAN_COMPILE else None
 record("06", WORTH, gains)
 
 # %% [markdown]
-# In prepared memory what fusion itself is worth is left. A point *above* the slope is no error. A copy first reads the
+# In prepared memory their ratio is what fusion itself is worth. A point *above* the slope is no error. A copy first reads the
 # lines of memory that it will overwrite, which nobody counted: it moves three vectors, not two. Compiled moves four,
 # not three. Eager mostly writes to where it has just read, and moves 16, not 15. So how far above the slope must they
 # stand, and what may fusion promise?
@@ -411,7 +411,7 @@ gain_of = {size: blocks.ratio("whole", f"{size}") for size in SIZES}
 # %%
 labels = {"xlabel": "numbers in a block", "ylabel": "times faster than whole passes"}
 curve = {"in blocks": (SIZES, [gain_of[size].value for size in SIZES])}
-plot.lines(curve, **labels, log_x=True, markers=True, levels={"no gain": 1})
+plot.lines(curve, **labels, log_x=True, markers=True)
 size = max(gain_of, key=lambda size: gain_of[size].value)
 best_block = {"best block": size, "it holds (MB)": 12 * size / 1e6}
 record("06", "fused by hand, one core", best_block | {"gain (times)": gain_of[size].value})
@@ -873,8 +873,8 @@ for name, (_, times) in curves.items():
 table(["lengths", ""], rows, varying=True)
 
 # %% [markdown]
-# On the left that the lines meet is no test: both prices of a call were measured on 64 numbers. Where the line crosses
-# 1 is one. Where this was written it did so at too short a length, and promised too much from there on. In the middle
+# That the lines come close on the left is no test: both prices of a call were measured on 64 numbers. Where the line
+# crosses 1 is one. Where this was written it did so at too short a length, and promised too much from there on. In the middle
 # the vectors lie in a cache, faster than the memory whose rate we put in, and eager, which reads more, gains more by
 # it. On the right the lines of memory are missing that a write reads first.
 
