@@ -57,7 +57,7 @@ def show_medians(measured):
 # %%
 from labkit import compilation, recording
 
-SMOKE = "the full budget, for a smoke run's figures mean nothing"
+SMOKE = "the full budget (a smoke run's figures mean nothing)"
 LACKS = compilation.lacks() or ("" if FULL else SMOKE)
 CAN_COMPILE = not LACKS
 UNMEASURED = f"not measured here, for want of {LACKS}"
@@ -357,10 +357,10 @@ gains["fused, prepared memory (times)"] = gain.value if CAN_COMPILE else None
 record("06", WORTH, gains)
 
 # %% [markdown]
-# In prepared memory their ratio is what fusion itself is worth. A point *above* the slope is no error. A copy first reads the
-# lines of memory that it will overwrite, which nobody counted: it moves three vectors, not two. Compiled moves four,
-# not three. Eager mostly writes to where it has just read, and moves 16, not 15. So how far above the slope must they
-# stand, and what may fusion promise?
+# In prepared memory their ratio is what fusion itself is worth. A point *above* the slope is no error. A copy first
+# reads the lines of memory that it will overwrite, which nobody counted: it moves three vectors, not two. Compiled
+# moves four, not three. Eager mostly writes to where it has just read, and moves 16, not 15. So how far above the slope
+# must they stand, and what may fusion promise?
 
 # %%
 expected = {"eager": (15 / 16) / (2 / 3), "compiled": (3 / 4) / (2 / 3)}  # copy: 2 of 3
@@ -874,9 +874,9 @@ table(["lengths", ""], rows, varying=True)
 
 # %% [markdown]
 # That the lines come close on the left is no test: both prices of a call were measured on 64 numbers. Where the line
-# crosses 1 is one. Where this was written it did so at too short a length, and promised too much from there on. In the middle
-# the vectors lie in a cache, faster than the memory whose rate we put in, and eager, which reads more, gains more by
-# it. On the right the lines of memory are missing that a write reads first.
+# crosses 1 is one. Where this was written it did so at too short a length, and promised too much from there on. In the
+# middle the vectors lie in a cache, faster than the memory whose rate we put in, and eager, which reads more, gains
+# more by it. On the right the lines of memory are missing that a write reads first.
 
 # %% [markdown]
 # ### Exercise 6.3 · Mend the breaks (15 min, medium)

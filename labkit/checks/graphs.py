@@ -117,6 +117,23 @@ def _never_scaled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return h.relu().sum(), h.mean()
 
 
+def _mean_before(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Notes the mean of what is not scaled yet."""
+    return unbroken(x, y)[0], (x * y).mean()
+
+
+def _summed_whole(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums the numbers below 0 as well."""
+    mean = unbroken(x, y)[1]
+    return mean * x.numel(), mean
+
+
+def _absolute(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums absolute values."""
+    h = x * y
+    return (h / h.abs().max().clamp(min=1)).abs().sum(), unbroken(x, y)[1]
+
+
 def _clamped(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Cuts off what is above 1 where all should shrink."""
     h = (x * y).clamp(-1, 1)
@@ -128,5 +145,8 @@ GRAPH_MISTAKES = (
     ("The largest is that of h.abs(): a negative number may lie farthest from 0.", _divided_by_signed),
     ("It is divided even where the largest is no more than 1: torch.where(condition, divided, h).", _always_scaled),
     ("The branch is gone: where the largest is above 1, all of h is divided by it.", _never_scaled),
+    ("The mean is noted after h is scaled, not before.", _mean_before),
+    ("Only what is above 0 is summed.", _summed_whole),
+    ("Only what is above 0 is summed.", _absolute),
     ("Clamping changes the large values alone; noisy divides all of them.", _clamped),
 )

@@ -157,6 +157,19 @@ def divides_by_the_largest_with_its_sign(x, y):
     return h.relu().sum(), h.mean()
 
 
+def notes_the_mean_too_early(x, y):
+    h = x * y
+    mean, largest = h.mean(), h.abs().max()
+    h = torch.where(largest > 1, h / largest, h)
+    return h.relu().sum(), mean
+
+
+def sums_all(x, y):
+    h = x * y
+    h = h / h.abs().max().clamp(min=1)
+    return h.sum(), h.mean()
+
+
 @torch.library.custom_op("labkit_wrong::noisy", mutates_args=())
 def _wrapped(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.stack(_plainly(x, y))
@@ -335,6 +348,8 @@ WRONG = {
         ("does other work when compiled", takes_a_branch_while_compiling, "another result than it gives plainly"),
         ("forgets that numbers may be negative", takes_the_largest_with_its_sign, "farthest from 0"),
         ("divides by a negative number", divides_by_the_largest_with_its_sign, "farthest from 0"),
+        ("notes the mean too early", notes_the_mean_too_early, "after h is scaled"),
+        ("sums what is below 0 too", sums_all, "Only what is above 0"),
         ("wraps it into an operation of its own", hides_it_in_an_operation, "(?s)not in the way.*hidden from the comp"),
         ("has dynamo's settings allow .item()", allows_items, "(?s)not in the way asked for.*breaks at: |still taken"),
         ("has dynamo's settings allow a mask", allows_masks, "(?s)not in the way asked for.*breaks at: |still taken"),
