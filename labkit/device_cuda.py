@@ -85,5 +85,11 @@ class CudaDevice:
         spans += [span for span in found if span.name != _END and not (span.kind == "wait" and span.start_s >= end_s)]
         self.waits += sum(span.kind == "wait" for span in spans)
 
+    @contextmanager
+    def note(self, kind: str, name: str) -> Iterator[None]:
+        """A block that a recording shows in the host's row: kind "data" where it reads data, else "host"."""
+        with torch.profiler.record_function(f"labkit {kind}: {name}"):
+            yield
+
     def close(self) -> None:
         """Nothing: the GPU stays open."""

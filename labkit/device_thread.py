@@ -4,13 +4,11 @@
 returns before it has run; `.item()`, `.cpu()`, printing, and whatever else needs a value wait until it has. Results are
 bit for bit those of plain torch on one thread.
 
-Unlike a GPU: a launch costs the host some fifteen microseconds, not five to ten; an operation that meets shapes for the
-first time is waited for, once, to learn the shape of its result (recorded as `compile`); random numbers come from
-torch's global generator; plain tensors among the arguments are taken along without complaint.
+Unlike a GPU: a launch costs some fifteen microseconds, not five to ten; an operation that meets shapes for the first
+time is waited for, to learn what its result is like (recorded as `compile`); random numbers come from torch's global
+generator; plain tensors are taken along without complaint, and `device=x.device` makes one: a GRU needs a first state.
 """
 
-import atexit
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -22,16 +20,17 @@ from typing import Any, no_type_check
 import torch
 from torch import Tensor, nn
 
+from labkit import opened
 from labkit.device_cuda import CudaDevice, CudaPending
 from labkit.handles import Box, DeviceError, Handle, boxed, metas, pack, plain, wrapped
-from labkit.launches import Plan, outline, outline_of_view, plan_of
+from labkit.launches import Plan, given, outline, outline_of_view, plan_of
 from labkit.tasks import Task, held_lock, put_module, shown
 from labkit.timeline import Span
 
-__all__ = ["CudaDevice", "CudaPending", "DeviceError", "Handle", "Pending", "ThreadDevice", "open", "open_thread"]
+__all__ = ["CudaDevice", "CudaPending", "DeviceError", "Handle", "Pending", "ThreadDevice"]
+__all__ += ["is_open", "open", "open_thread"]
 
 DEPTH = 1000  # launches that may stand in the queue; a GPU's holds about as many, and then the host must wait
-SWITCH_S = 2e-5  # how often Python's threads take turns; at its own 5 ms the worker starves beside a busy host
 MOST_SHAPES = 50_000
 HOST, DEVICE = "host", "device"
 _UNKNOWN = object()  # for None is what some operations return
@@ -114,13 +113,24 @@ class ThreadDevice:
             start_s = raw[0][2] if raw else 0.0
             spans += [Span(row=r, name=n, start_s=a - start_s, end_s=b - start_s, kind=k) for r, n, a, b, k in raw]
 
+    @contextmanager
+    def note(self, kind: str, name: str) -> Iterator[None]:
+        """A block that a recording shows in the host's row: kind "data" where it reads data, else "host"."""
+        started_s = perf_counter()
+        try:
+            with shown(kind, name):
+                yield
+        finally:
+            if self._raw is not None:
+                self._raw.append((HOST, name, started_s, perf_counter(), kind))
+
     def close(self) -> None:
         """Stop the worker; what still stands in the queue is not run. Harmless when done twice."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
             self._thread.join(timeout=10)
-            _forget(self)
+            opened.remove(self)
 
     @no_type_check
     def launch(self, func: Any, args: Sequence, kwargs: dict) -> Any:
@@ -134,7 +144,8 @@ class ThreadDevice:
         packed = pack(enumerate(args), plan, key)
         names = tuple(kwargs)
         packed_kwargs = dict(zip(names, pack(kwargs.items(), plan, key), strict=True))
-        task = Task(func, packed, packed_kwargs, plan.name, None if plan.is_view else "kernel")
+        name = plan.reads and args[0]._asked or plan.name
+        task = Task(plan.call, packed, packed_kwargs, name, None if plan.is_view else "kernel")
         touches = _touches_host(plan, args)
         if touches or plan.waits(args, kwargs):
             self._send(task, started_s, wait=not (touches and args[2:3] == (True,)))
@@ -150,13 +161,13 @@ class ThreadDevice:
         if not plan.gives:
             task.expected, task.boxes = expected, boxed(expected)
         self._send(task, started_s)
-        return _given(plan, args, kwargs) if plan.gives else wrapped(expected, task.boxes, self)
+        return given(plan, args, kwargs) if plan.gives else wrapped(expected, task.boxes, self)
 
     @no_type_check
     def _values(self, plan: Plan, args: Sequence, kwargs: dict, task: Task) -> Any:
         """What an operation returns that has run: what it wrote into, or handles of what it made."""
         if plan.gives:
-            return _given(plan, args, kwargs)
+            return given(plan, args, kwargs)
         return wrapped(outline(task.result), boxed(task.result), self)
 
     def _learn(self, key: tuple, expected: object) -> object:
@@ -247,13 +258,17 @@ class ThreadDevice:
             task.finished.release()
 
 
-_opened: list[ThreadDevice] = []
-_switch_before_s: list[float] = []
+def open(*, launch_s: float = 10e-6, fresh: bool = False) -> ThreadDevice | CudaDevice:  # noqa: A001
+    """The GPU where torch can use one, else a worker thread: the one that open() gave before, or a new one.
 
-
-def open(*, launch_s: float = 10e-6) -> ThreadDevice | CudaDevice:  # noqa: A001 - read as device_thread.open
-    """The GPU where torch can use one, else a new worker thread; launch_s is for the latter."""
-    return CudaDevice() if torch.cuda.is_available() else open_thread(launch_s=launch_s)
+    So a cell that is run again leaves no tensors behind on another device. fresh: a new one in any case, and open()
+    does not know it. launch_s: as for open_thread; a thread that is open goes on with what was asked for last.
+    """
+    if torch.cuda.is_available():
+        return CudaDevice()
+    if fresh:
+        return open_thread(launch_s=launch_s)
+    return opened.shared(lambda: open_thread(launch_s=launch_s), launch_s=_checked(launch_s))
 
 
 def open_thread(*, launch_s: float = 10e-6) -> ThreadDevice:
@@ -261,29 +276,21 @@ def open_thread(*, launch_s: float = 10e-6) -> ThreadDevice:
 
     While one is open, Python's threads take turns more often.
     """
-    if launch_s < 0:
-        raise ValueError(f"a launch takes {launch_s} s: give 0 or more")
-    made = ThreadDevice(launch_s)
-    if not _opened:
-        _switch_before_s.append(sys.getswitchinterval())
-        sys.setswitchinterval(SWITCH_S)
-    _opened.append(made)
+    made = ThreadDevice(_checked(launch_s))
+    opened.add(made)
     return made
 
 
-def _forget(device: ThreadDevice) -> None:
-    """After the last device, Python's threads take turns as before."""
-    if device in _opened:
-        _opened.remove(device)
-    if not _opened and _switch_before_s:
-        sys.setswitchinterval(_switch_before_s.pop())
+def is_open() -> bool:
+    """Whether a device thread is open."""
+    return bool(opened.devices())
 
 
-@atexit.register
-def _close_all() -> None:
-    """A worker in the middle of an operation would outlive the interpreter."""
-    for device in tuple(_opened):
-        device.close()
+def _checked(launch_s: float) -> float:
+    """The time that a launch takes at least, if it can be one."""
+    if not launch_s >= 0:
+        raise ValueError(f"a launch takes {launch_s} s: give 0 or more")
+    return launch_s
 
 
 @no_type_check
@@ -291,10 +298,3 @@ def _touches_host(plan: Plan, args: Sequence) -> bool:
     """Whether an operation writes into plain tensors, or copies from one: it moves data between device and host."""
     written = any(plain(args[place]) for place in plan.writes if isinstance(place, int) and place < len(args))
     return written or plan.name == "copy_" and plain(args[1])
-
-
-@no_type_check
-def _given(plan: Plan, args: Sequence, kwargs: dict) -> Any:
-    """The arguments that an operation wrote into and returns."""
-    given = tuple(args[place] if isinstance(place, int) else kwargs[place] for place in plan.returns)
-    return given[0] if len(given) == 1 else given

@@ -7,7 +7,8 @@ Every launch passes through the functions marked no_type_check: the tests, which
 time this device.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any, no_type_check
 
 import torch
@@ -31,10 +32,31 @@ class Box:
         self.held = held
 
 
+def _asking(method: str, asks: str) -> Callable[[Tensor], Any]:
+    """Tensor's own method; its wait is recorded under what the code asks for. torch itself sees but one operation."""
+    own = getattr(Tensor, method)
+
+    @wraps(own)
+    def asking(self: Tensor) -> Any:
+        self._asked = asks
+        try:
+            return own(self)
+        finally:
+            self._asked = ""
+
+    return asking
+
+
 class Handle(Tensor):
     """A tensor of the device thread."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
+    _asked = ""  # what the code asks for that reads this tensor's value just now
+    __bool__ = _asking("__bool__", "bool")
+    __float__ = _asking("__float__", "float")
+    __int__ = _asking("__int__", "int")
+    __index__ = _asking("__index__", "int")
+    __complex__ = _asking("__complex__", "complex")
 
     @staticmethod
     @no_type_check
@@ -56,7 +78,12 @@ class Handle(Tensor):
 
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> Tensor:
         """A copy on the host; waits."""
-        return _ToHost.apply(self).contiguous(memory_format=memory_format)
+        return self._copied("cpu", memory_format)
+
+    def _copied(self, name: str, memory_format: torch.memory_format = torch.preserve_format) -> Tensor:
+        """A copy on the host; the wait for it is recorded under a name."""
+        copied = _ToHost.apply(self, name)
+        return copied if memory_format == torch.preserve_format else copied.contiguous(memory_format=memory_format)
 
     def to(self, *args: Any, **kwargs: Any) -> Tensor:
         """As Tensor.to; `cpu` is the host and waits. With non_blocking it gives a handle, and reading that waits."""
@@ -69,24 +96,24 @@ class Handle(Tensor):
             raise ValueError(f"There is no {device} here: the device thread's tensors go to 'cpu'.")
         moved = self.clone() if non_blocking else self.cpu()
         kept = torch.preserve_format if memory_format is None else memory_format
-        return moved if dtype is None else moved.to(dtype, memory_format=kept)
+        return moved.to(moved.dtype if dtype is None else dtype, memory_format=kept)
 
     def numpy(self, *, force: bool = False) -> Any:
         """A copy on the host as a NumPy array; waits."""
-        return self.cpu().numpy(force=force)
+        return self._copied("numpy").numpy(force=force)
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.cpu().__array__(*args, **kwargs)
+        return self._copied("numpy").__array__(*args, **kwargs)
 
     def tolist(self) -> Any:
         """A copy on the host as lists of Python's numbers; waits."""
-        return self.detach().cpu().tolist()
+        return self.detach()._copied("tolist").tolist()
 
     def __repr__(self, **kwargs: Any) -> str:
-        return f"{self.detach().cpu().__repr__(**kwargs)[:-1]}, device='worker thread')"
+        return f"{self.detach()._copied('print').__repr__(**kwargs)[:-1]}, device='worker thread')"
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if self.dim() == 0 else format(repr(self), spec)
+        return format(_asking("item", "print")(self), spec) if self.dim() == 0 else format(repr(self), spec)
 
     def __deepcopy__(self, memo: dict) -> "Handle":
         copied = self.detach().clone().requires_grad_(self.requires_grad)
@@ -116,15 +143,15 @@ class _ToHost(torch.autograd.Function):
     """A copy on the host, through which gradients come back."""
 
     @staticmethod
-    def forward(ctx: Any, handle: Handle) -> Tensor:
-        """The copy, after a wait."""
+    def forward(ctx: Any, handle: Handle, name: str) -> Tensor:
+        """The copy, after a wait that is recorded under a name."""
         ctx.home = handle._home
-        return handle._home.fetch(handle, "cpu").get()
+        return handle._home.fetch(handle, name).get()
 
     @staticmethod
-    def backward(ctx: Any, flowing: Tensor) -> Tensor:
+    def backward(ctx: Any, flowing: Tensor) -> tuple[Tensor, None]:
         """The gradient, on the device."""
-        return ctx.home.put(flowing)
+        return ctx.home.put(flowing), None
 
 
 @no_type_check

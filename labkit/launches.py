@@ -52,7 +52,8 @@ class Plan:
     only looks at another tensor's memory, which costs a device nothing. resizes: changes the size of what it is given.
     writes: the arguments that it changes. returns: for each result, the argument that it is, or None; gives: it returns
     what it was given, and nothing else.
-    numbers: the arguments that are calculated with, whose value shapes nothing.
+    numbers: the arguments that are calculated with, whose value shapes nothing. reads: it gives one value to the host,
+    for whatever the code asked: item, bool, float. call: what the worker calls.
     """
 
     name: str
@@ -63,6 +64,8 @@ class Plan:
     returns: tuple[int | str | None, ...]
     gives: bool
     numbers: frozenset[int | str]
+    reads: bool
+    call: Callable
 
 
 @cache
@@ -75,16 +78,28 @@ def plan_of(func: Any) -> Plan:
     return Plan(
         name=_NAMES.get(schema.name, schema.name.removeprefix("aten::")),
         waits=_waiting(func),
-        is_view=func.is_view,
+        is_view=func.is_view or schema.name.startswith("aten::unsafe_"),  # views that say they are none
         resizes=torch.Tag.inplace_view in func.tags,
         writes=tuple(place[a.name] for a in written),
         returns=tuple(place.get(name) for name in returned),
         gives=bool(returned) and all(name is not None for name in returned),
         numbers=frozenset(place[a.name] for a in schema.arguments if "number" in str(a.type)),
+        reads=schema.name == "aten::_local_scalar_dense",
+        call=_for_training(func) if schema.name == "aten::mkldnn_rnn_layer" else func,
     )
 
 
 _NAMES = {"aten::_local_scalar_dense": "item"}
+
+
+def _for_training(func: Any) -> Callable:
+    """The operation where gradients are wanted: an LSTM keeps what its backward pass needs only there."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch.enable_grad():
+            return func(*args, **kwargs)
+
+    return call
 
 
 def _argument_with(alias: Any, written: Sequence) -> str | None:
@@ -137,3 +152,10 @@ def _shadow(value: object) -> object:
 def _memory(dtype: torch.dtype) -> Tensor:
     """More memory than anyone has, of the kind that holds nothing: every view of a tensor fits into it."""
     return torch.empty(2**50, dtype=dtype, device="meta")
+
+
+@no_type_check
+def given(plan: Plan, args: Sequence, kwargs: dict) -> Any:
+    """The arguments that an operation wrote into and returns."""
+    given = tuple(args[place] if isinstance(place, int) else kwargs[place] for place in plan.returns)
+    return given[0] if len(given) == 1 else given

@@ -2,7 +2,9 @@
 
 import gc
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, no_type_check
 
 import torch
@@ -68,18 +70,25 @@ def put_module(device: Any, module: nn.Module, non_blocking: bool) -> nn.Module:
 
     As with `.to`, parameters stay the objects that they are, so an optimizer made before still knows them. Those that
     a profiler with record_shapes has seen cannot: they are replaced. RuntimeError: and something else knows them.
+    ValueError: something refers to them in a way that torch cannot carry over.
     """
-    plain = [held for held in module.parameters() if not isinstance(held, Handle)]
-    stuck = [held for held in plain if not _swaps(held)]
-    _check_unknown(module, stuck, known=(plain, stuck))
-    for held in plain:
-        # .data, unlike detach(), is no operation: a profiler that records shapes would hold on to what it is called on.
-        new = nn.Parameter(device.put(held.data, non_blocking=True), held.requires_grad)
-        new.grad = None if held.grad is None else device.put(held.grad, non_blocking=True)
-        if any(held is each for each in stuck):
-            _replace(module, held, new)
-        else:
-            torch.utils.swap_tensors(held, new)
+    with _loosened(module):
+        plain = [held for held in module.parameters() if not isinstance(held, Handle)]
+        stuck = [held for held in plain if not _swaps(held)]
+        _check_unknown(module, stuck, known=(plain, stuck))
+        if any(map(weakref.getweakrefs, plain)):
+            raise ValueError(
+                "Something holds weak references to this module's parameters, so they cannot be put on the device: "
+                "put the module there first, then let others refer to it."
+            )
+        for held in plain:
+            # .data, unlike detach(), is no operation: a profiler with shapes would hold on to what it is called on.
+            new = nn.Parameter(device.put(held.data, non_blocking=True), held.requires_grad)
+            new.grad = None if held.grad is None else device.put(held.grad, non_blocking=True)
+            if any(held is each for each in stuck):
+                _replace(module, held, new)
+            else:
+                torch.utils.swap_tensors(held, new)
     for part in module.modules():
         for name, held in part._buffers.items():
             if held is not None:
@@ -87,6 +96,19 @@ def put_module(device: Any, module: nn.Module, non_blocking: bool) -> nn.Module:
     if not non_blocking:
         device.synchronize()
     return module
+
+
+@contextmanager
+def _loosened(module: nn.Module) -> Iterator[None]:
+    """A block in which LSTMs and their like hold no weak references to their parameters; they renew them after it."""
+    recurrent = [part for part in module.modules() if isinstance(part, nn.RNNBase)]
+    for part in recurrent:
+        part._flat_weight_refs, part._flat_weights = [], []
+    try:
+        yield
+    finally:
+        for part in recurrent:
+            part._init_flat_weights()
 
 
 def _swaps(held: nn.Parameter) -> bool:

@@ -5,12 +5,13 @@ import pickle
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 import torch
 from torch import nn
 
-from labkit import device_thread, models, train
+from labkit import device_thread, models, trace, train
 from labkit.device_thread import DeviceError, Handle
 from labkit.tasks import Task
 
@@ -212,6 +213,55 @@ def test_data_can_be_replaced_and_a_gradient_flows_through_cpu(dev):
     assert w.grad.tolist() == [1.0, 2.0, 3.0]
 
 
+LAYOUTS = {
+    "transposed": lambda x: x.transpose(1, 2),
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "every second": lambda x: x[:, ::2],
+    "expanded": lambda x: x[:, :1].expand(-1, 5, -1, -1),
+    "inverted": lambda x: torch.linalg.inv(x[..., :3, :3] + 4 * torch.ones(3, device=x.device).diag()),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_whatever_its_layout_a_tensor_comes_to_the_host_as_it_is(dev, layout):
+    values = torch.randn(2, 3, 4, 5)
+    ours, plain = LAYOUTS[layout](dev.put(values)), LAYOUTS[layout](values)
+    for read in (lambda t: t.cpu(), lambda t: torch.tensor(t.tolist()), lambda t: torch.from_numpy(t.numpy())):
+        assert torch.equal(read(ours), plain)
+    assert ours.cpu().stride() == plain.clone().stride()
+    assert repr(ours).startswith(repr(plain)[:-1])
+    last = ours.to("cpu", memory_format=torch.channels_last)
+    assert last.stride() == plain.to(memory_format=torch.channels_last).stride()
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_recurrent_network_is_put_and_trained(dev, kind):
+    torch.manual_seed(0)
+    model = kind(4, 6, num_layers=2, bidirectional=True)
+    plain, x, state = copy.deepcopy(model), torch.randn(5, 3, 4), torch.zeros(4, 3, 6)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, plain)]
+    dev.put(model)
+    for _ in range(3):
+        for each, put, optimizer in zip((model, plain), (dev.put, lambda what: what), optimizers, strict=True):
+            optimizer.zero_grad()
+            first = (put(state), put(state)) if kind is nn.LSTM else put(state)
+            each(put(x), first)[0].square().sum().backward()
+            optimizer.step()
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(ours.cpu(), theirs, atol=1e-6)
+    with torch.profiler.profile(record_shapes=True):
+        assert all(isinstance(held, Handle) for held in dev.put(kind(4, 6))._flat_weights)
+
+
+def test_a_module_whose_weights_are_weakly_known_is_refused_in_words(dev):
+    model = nn.Linear(2, 2)
+    known_to = weakref.ref(model.weight)
+    with pytest.raises(ValueError, match="put the module there first"):
+        dev.put(model)
+    assert known_to() is model.weight
+    assert type(model.weight) is nn.Parameter
+
+
 def test_an_optimizer_made_before_the_module_was_put_still_moves_it(dev):
     model = nn.Linear(2, 2)
     weight, optimizer = model.weight, torch.optim.SGD(model.parameters(), lr=1.0)
@@ -304,6 +354,47 @@ def test_a_recording_shows_launches_waits_and_work(dev):
     launched = next(s for s in spans if s.name == "mm" and s.kind == "launch")
     ran = next(s for s in spans if s.name == "mm" and s.kind == "kernel")
     assert launched.start_s < ran.start_s
+
+
+ASKED = {
+    "bool": lambda x: 1 if x[0] > 0 else 2,
+    "item": lambda x: x[0].item(),
+    "float": lambda x: float(x[0]),
+    "int": lambda x: int(x[0]),
+    "complex": lambda x: complex(x[0]),
+    "tolist": lambda x: x.tolist(),
+    "numpy": lambda x: x.numpy(),
+    "cpu": lambda x: x.cpu(),
+    "nonzero": lambda x: x.nonzero(),
+}
+
+
+@pytest.mark.parametrize("asks", ASKED)
+def test_a_wait_bears_the_name_of_what_the_code_asked_for(dev, asks):
+    x = dev.put(torch.tensor([2.0, 1.0]))
+    with dev.recording() as spans:
+        ASKED[asks](x)
+        x[1].item()
+    assert [span.name for span in spans if span.kind == "wait"] == [asks, "item"]
+
+
+@pytest.mark.parametrize("show", [repr, str, lambda x: f"{x}", lambda x: f"{x[0]:.2f}"])
+def test_whatever_shows_a_tensor_waits_as_print(dev, show):
+    x = dev.put(torch.ones(2))
+    with dev.recording() as spans:
+        show(x)
+    assert [span.name for span in spans if span.kind == "wait"] == ["print"]
+
+
+def test_what_the_host_does_can_be_noted_in_a_recording(dev):
+    with dev.note("data", "before"):
+        pass
+    with dev.recording() as spans, pytest.raises(KeyError), dev.note("data", "read"):
+        raise KeyError
+    assert [(span.row, span.kind, span.name) for span in spans] == [("host", "data", "read")]
+    with torch.profiler.profile() as profile, dev.note("data", "read"):
+        pass
+    assert ("data", "read") in {(span.kind, span.name) for span in trace.read(profile).spans}
 
 
 def test_a_launch_costs_what_was_asked_for():

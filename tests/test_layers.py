@@ -17,7 +17,7 @@ LAYERS = (
     {"repro", "measure", "data", "formats", "models", "deadline", "ambient", "describe", "compare", "timeline"}
     | {"lines", "waits"},
     {"train", "precision", "resize", "compilation", "figure", "trace"}
-    | {"launches", "handles", "tasks", "device_cuda", "device_thread", "watcher", "sync", "workshop"},
+    | {"launches", "handles", "tasks", "device_cuda", "opened", "device_thread", "watcher", "sync", "workshop"},
     {"plot", "plot_formats", "plot_roofline", "plot_timeline", "widgets", "explorer", "progress", "judge", "checker"}
     | {"checks", "recording", "claims"},
     {"build", "execute", "doctor", "program", "run", "gpu_check", "cli"},

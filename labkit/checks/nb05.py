@@ -35,7 +35,7 @@ def fast_loop(dev: object, shelf: workshop.Shelf, n_steps: int, log: list) -> li
 
 def _ran(fn: Callable, n_steps: int, seed: int) -> tuple[list[float], list[str]]:
     """The losses and the log, as numbers and text, of a run on a device that is opened and closed."""
-    with closing(device_thread.open()) as dev:
+    with closing(device_thread.open(fresh=True)) as dev:
         torch.compiler.reset()
         log: list = []
         shelf = workshop.Shelf(batch_size=64 if n_steps < 10 else 16, seed=seed, latency_s=0)
@@ -77,13 +77,13 @@ def _same_training(got: dict, expected: dict) -> str | None:
 @cache
 def _usual() -> Counted:
     """What is counted in a run without faults."""
-    with closing(device_thread.open()) as dev:
+    with closing(device_thread.open(fresh=True)) as dev:
         return counted(fast_loop, dev, n_steps=_FEW_STEPS)
 
 
 def _six_repairs(fn: Callable) -> str | None:
     """Counts what each fault leaves behind, and names those that are still there."""
-    with closing(device_thread.open()) as dev:
+    with closing(device_thread.open(fresh=True)) as dev:
         left = counted(fn, dev, n_steps=_FEW_STEPS).faults(_usual())
     if not left:
         return None
@@ -106,7 +106,7 @@ def faster(slow: workshop.Loop, fast: workshop.Loop) -> float:
     for the same reason, up to twelve rounds.
     """
     shelf, quickest = workshop.Shelf(seed=1), [math.inf, math.inf]
-    with closing(device_thread.open()) as dev:
+    with closing(device_thread.open(fresh=True)) as dev:
         for n_rounds in (2, 2, 2, 6):
             for _ in range(n_rounds):
                 done = [workshop.timed(run, dev, shelf=shelf, n_steps=BAR_STEPS) for run in (slow, fast)]

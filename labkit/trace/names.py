@@ -6,8 +6,8 @@ Sources: PyTorch's kineto (libkineto/src/ActivityType.cpp) for categories, torch
 import re
 
 DEVICE_PREFIX = "labkit device: "  # what labkit.device_thread names the operations of its worker
-# what labkit.device_thread names a launch, and each time its host waits
-_HOST_OF_THREAD = re.compile(r"^labkit (launch|wait|compile): ")
+# what labkit's devices name a launch, each time their host waits, and what is noted beside
+_HOST_OF_THREAD = re.compile(r"^labkit (launch|wait|compile|data|host): ")
 # kineto's categories of what a device does; in older traces they are capitalised
 _DEVICE = {"kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset", "mtia_ccp_events"}
 # what repeats on a device's rows what is on the host's, and the profiler's own time
