@@ -2,8 +2,8 @@
 
 On CUDA the driver's side tells: torch's sync debug mode warns at each wait, and the warning is laid to the line that
 runs. Elsewhere the operations that would wait on a GPU are watched for, by two modes of torch: one sees functions
-(`.cpu()`, printing), the other the operations beneath (`nonzero` inside `where`). On a machine without a device every
-tensor stands in for a device tensor; beside a `device_thread` its handles are the device tensors.
+(`.cpu()`, printing), the other the operations beneath (`nonzero` inside `where`). While a `device_thread` is open, its
+handles are the device's tensors and others the host's; where there is no device at all, every tensor stands in for one.
 """
 
 import ast
@@ -85,9 +85,9 @@ def _seconds(seconds: float) -> str:
 def watch(device: object = None) -> Iterator[Report]:
     """Report each line of this thread's own code that makes the host wait for the device, while the block runs.
 
-    device: where only one device's waits count, that device (or its name). Ignores, on a machine without a GPU, what
-    only a driver knows: operations that check their input (multinomial, linalg), saving to a file; on a GPU, what its
-    driver does not report: torch.distributed, torch.sparse.
+    device: where only one device's waits count, that device or its name; "cpu" lets every tensor stand in. Ignores, on
+    a machine without a GPU, what only a driver knows: operations that check their input (multinomial, linalg), saving
+    to a file; on a GPU, what its driver does not report: torch.distributed, torch.sparse.
     """
     from labkit.watcher import watching
 

@@ -13,7 +13,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,7 +21,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labkit import lines, waits
+from labkit import device_thread, lines, waits
 
 _WARNING = "called a synchronizing CUDA operation"
 _LABKIT = str(Path(__file__).parent)
@@ -37,7 +36,8 @@ class Watcher:
     def __init__(self, note: Note, device: object) -> None:
         self._note = note
         self.by_driver = torch.cuda.is_available() and (device is None or str(device).startswith("cuda"))
-        self.stand_in = not self.by_driver and (device is None or str(device) == "cpu")  # plain tensors count
+        there_is_one = self.by_driver or device_thread.is_open()
+        self.stand_in = str(device) == "cpu" or (device is None and not there_is_one)  # plain tensors count
         self._thread = threading.get_ident()
         self._inside: str | None = None  # the function that runs now; what it calls itself is not looked at
         self._operations: list[tuple] = []  # those in it that waited: place, name, advice, seconds
@@ -95,7 +95,7 @@ class Watcher:
 
     def _is_device(self, args: tuple, kwargs: dict) -> bool:
         """Whether what is worked on lives on the device, or stands in for what does."""
-        return self.stand_in or any(isinstance(value, _on_device()) for value in (*args, *kwargs.values()))
+        return self.stand_in or any(isinstance(value, _ON_DEVICE) for value in (*args, *kwargs.values()))
 
     def _lay(self, place: tuple[str, int] | None, op: str, seconds: float, advice: str) -> None:
         """Count a wait at a place, if it has one."""
@@ -124,12 +124,8 @@ def _frames_of(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-@cache
-def _on_device() -> tuple[type, ...]:
-    """The types that belong to the device made of a thread: its tensors, itself, and what it is fetching."""
-    from labkit.device_thread import Handle, Pending, ThreadDevice
-
-    return Handle, Pending, ThreadDevice
+# What belongs to the device made of a thread: its tensors, what it is fetching, itself.
+_ON_DEVICE = (device_thread.Handle, device_thread.Pending, device_thread.ThreadDevice)
 
 
 def _runs_learners_code(frame: FrameType | None) -> bool:
@@ -188,7 +184,7 @@ def _methods(by_driver: bool) -> list[tuple[Any, str]]:
     """Methods that wait and that no mode sees: (where they are kept, name)."""
     if by_driver:
         return [(torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize"), (torch.cuda.Event, "synchronize")]
-    handle, pending, device = _on_device()
+    handle, pending, device = _ON_DEVICE
     own = [(handle, name) for name in (*waits.FETCHES, *waits.COPIES) if name in vars(handle)]
     return [*own, (pending, "get"), (device, "put"), (device, "synchronize")]
 

@@ -151,6 +151,23 @@ def test_handles_wait_and_plain_tensors_beside_them_do_not():
 
 
 @cpu_only
+def test_beside_an_open_device_the_hosts_tensors_are_the_hosts():
+    plain = torch.ones(4)
+    device = device_thread.open_thread(launch_s=0.0)
+    try:
+        with sync.watch() as report:
+            plain.sum().item()
+            plain[plain > 0].tolist()
+            device.put(plain, non_blocking=True).sum().cpu().numpy()
+        with sync.watch("cpu") as everything:
+            plain.tolist()
+    finally:
+        device.close()
+    assert [row.op for row in report.rows] == ["cpu"]
+    assert [row.op for row in everything.rows] == ["tolist"]
+
+
+@cpu_only
 def test_the_time_of_a_wait_is_the_devices():
     device = device_thread.open(launch_s=0.0)
     try:
