@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from labkit import opened
 from labkit.device_cuda import CudaDevice, CudaPending
-from labkit.handles import Box, DeviceError, Handle, boxed, metas, pack, plain, wrapped
+from labkit.handles import Box, DeviceError, Handle, boxed, metas, pack, touches_host, wrapped
 from labkit.launches import Plan, given, outline, outline_of_view, plan_of
 from labkit.tasks import Task, held_lock, put_module, shown
 from labkit.timeline import Span
@@ -85,8 +85,13 @@ class ThreadDevice:
         self._send(task, perf_counter(), wait=not non_blocking)
         return Handle(task.boxes, task.expected, self).requires_grad_(what.requires_grad)
 
-    def fetch(self, tensor: Handle, name: str = "copy to host") -> Pending:
-        """The values of a tensor as they are at this point of the queue, on their way to the host; does not wait."""
+    def fetch(self, tensor: object, name: str = "copy to host") -> Pending:
+        """The values of a tensor as they are at this point of the queue, on their way to the host; does not wait.
+
+        ValueError: a tensor that lies on the host.
+        """
+        if not isinstance(tensor, Handle):
+            raise ValueError(f"fetch takes a tensor on the device, not {type(tensor).__name__}: put it there first.")
         task = Task(torch.clone, [tensor._box], {}, name, "copy")
         task.finished = held_lock()
         self._send(task, perf_counter())
@@ -146,7 +151,7 @@ class ThreadDevice:
         packed_kwargs = dict(zip(names, pack(kwargs.items(), plan, key), strict=True))
         name = plan.reads and args[0]._asked or plan.name
         task = Task(plan.call, packed, packed_kwargs, name, None if plan.is_view else "kernel")
-        touches = _touches_host(plan, args)
+        touches = touches_host(plan, args)
         if touches or plan.waits(args, kwargs):
             self._send(task, started_s, wait=not (touches and args[2:3] == (True,)))
             return self._values(plan, args, kwargs, task)
@@ -171,7 +176,7 @@ class ThreadDevice:
         return wrapped(outline(task.result), boxed(task.result), self)
 
     def _learn(self, key: tuple, expected: object) -> object:
-        """Remember what such an operation gives; too many ways to call one, and all are forgotten."""
+        """Remember what an operation gives; too many ways to call one, and all are forgotten."""
         if len(self._outlines) >= MOST_SHAPES:
             self._outlines.clear()
         self._outlines[key] = expected
@@ -291,10 +296,3 @@ def _checked(launch_s: float) -> float:
     if not launch_s >= 0:
         raise ValueError(f"a launch takes {launch_s} s: give 0 or more")
     return launch_s
-
-
-@no_type_check
-def _touches_host(plan: Plan, args: Sequence) -> bool:
-    """Whether an operation writes into plain tensors, or copies from one: it moves data between device and host."""
-    written = any(plain(args[place]) for place in plan.writes if isinstance(place, int) and place < len(args))
-    return written or plan.name == "copy_" and plain(args[1])

@@ -7,7 +7,7 @@ Every launch passes through the functions marked no_type_check: the tests, which
 time this device.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, no_type_check
 
@@ -238,8 +238,15 @@ def wrapped(outline: object, boxes: object, home: Any) -> Any:
 
 
 @no_type_check
-def plain(value: object) -> bool:
+def _plain(value: object) -> bool:
     """Whether a value is, or a list of values holds, a tensor that is no handle."""
     if isinstance(value, (list, tuple)):
-        return any(map(plain, value))
+        return any(map(_plain, value))
     return isinstance(value, Tensor) and type(value) is not Handle
+
+
+@no_type_check
+def touches_host(plan: Plan, args: Sequence) -> bool:
+    """Whether an operation writes into plain tensors, or copies from one: it moves data between device and host."""
+    written = any(_plain(args[place]) for place in plan.writes if isinstance(place, int) and place < len(args))
+    return written or plan.name == "copy_" and _plain(args[1])

@@ -44,7 +44,8 @@ table(["all figures below are those of"], [[dev.name]], varying=True)
 # ## Predict
 #
 # A training loop reads its loss at each step, as most loops do: `loss.item()`. Take a stopwatch to the loop. What
-# share of the time passes in that one line? Move the slider before you go on.
+# share of the time passes in that one line? Move both sliders before you go on. In the second question, *to wait* for
+# the device is to stand still until it has done what it was given.
 
 # %%
 question = "What share of the loop's time passes in the line loss.item(), by the stopwatch?"
@@ -105,10 +106,11 @@ READ_S, BATCH = 12e-3, 256
 
 def batch(n, spoilt=None):
     """Batch n, read and sent to the device; the spoilt one has a pixel that is not a number."""
-    time.sleep(READ_S)
-    dice = torch.Generator().manual_seed(n)
-    chosen = torch.randint(len(pictures.inputs), (BATCH,), generator=dice)
-    x, y = pictures.inputs[chosen], pictures.targets[chosen]
+    with dev.note("data", "read"):  # shown as `read` in a recording
+        time.sleep(READ_S)
+        dice = torch.Generator().manual_seed(n)
+        chosen = torch.randint(len(pictures.inputs), (BATCH,), generator=dice)
+        x, y = pictures.inputs[chosen], pictures.targets[chosen]
     if n == spoilt:
         x[0, 0, 0, 0] = math.nan
     return dev.put(x, non_blocking=True), dev.put(y, non_blocking=True)
@@ -117,7 +119,7 @@ def batch(n, spoilt=None):
 # %% [markdown]
 # `non_blocking` sends the batch without waiting for its arrival. The network: three convolutions. On a GPU it is made
 # wider until a step takes the device as long as the disk takes the host; a small network would leave a large GPU idle
-# anyway.
+# anyway. `foreach` lets the optimizer update all weights in a few operations.
 
 
 # %%
@@ -149,8 +151,9 @@ while torch.cuda.is_available() and WIDTH < 512 and step_s(WIDTH) < READ_S:
     WIDTH *= 2
 
 # %% [markdown]
-# And the loop that everyone writes. It keeps the loss for a curve, and it stops when the loss is *NaN*, not a number,
-# for from then on every weight is NaN too.
+# And the loop that everyone writes. `train.train_step` is one step of training: forward, backward, update; it returns
+# the loss, still on the device. The loop keeps it for a curve, and stops when it is *NaN*, not a number, for from then
+# on every weight is NaN too.
 
 
 # %%
@@ -170,7 +173,8 @@ def every_step(model, optimizer, n_steps):
 #
 # ### The stopwatch blames the wrong line
 #
-# The same loop, with a stopwatch around each line. Three lines are timed: the batch, the step, and the reading.
+# The loop without its NaN check, and a stopwatch around each line: the batch, the step, and the reading. (The check
+# comes first. With it, that line would pay in place of the reading.)
 
 
 # %%
@@ -211,7 +215,8 @@ reveal("blame", 100 * share)
 repaired = stopwatch(N_STEPS, wait_first=True)
 per_step = [{line: 1e3 * s / N_STEPS for line, s in spent.items()} for spent in (blamed, repaired)]
 rows = [[line, *(f"{each[line]:.3f}" for each in per_step)] for line in blamed]
-table(["line", "ms a step", "waiting before it"], rows, varying=True)
+rows += [["all", *(f"{sum(each.values()):.3f}" for each in per_step)]]
+table(["ms a step, by line", "without a wait", "with a wait before"], rows, varying=True)
 
 # %%
 claim(
@@ -228,8 +233,9 @@ claim(
 # %% [markdown]
 # ### How a stall looks
 #
-# `dev.recording()` notes what host and device do. Above the host, below the device; what the device does not do is
-# hatched, in the colour of the cause.
+# `dev.recording()` notes what host and device do: above the host, below the device. A *kernel* is a piece of the
+# device's work; hatching marks where it stands idle, in the colour of what the host did meanwhile. *Nothing known*: it
+# was in Python, say.
 
 # %%
 from labkit import plot_timeline
@@ -244,8 +250,9 @@ with dev.recording() as stalled:
 plot_timeline.timeline(stalled, title="A loop that reads its loss at each step")
 
 # %% [markdown]
-# Host and device take turns. While the batch is read, the device stands idle; while the device works, the host waits.
-# A step takes the sum of both. Without the two lines that wait it need take no longer than the longer of them.
+# Host and device take turns. While the host reads, the device stands idle; while the device works, the host waits, in
+# `bool`: that is `if torch.isnan(loss)`. The `.item()` after it finds all done, and costs next to nothing. A step takes
+# the sum of both. Without waits it need take no longer than the longer of them.
 
 # %% [markdown]
 # ### Four ways to look
@@ -274,7 +281,8 @@ def every_k(model, optimizer, n_steps, k=10):
 
 # %%
 def on_device(model, optimizer, n_steps):
-    losses, bad = dev.put(torch.zeros(n_steps)), dev.put(torch.tensor(False))
+    losses = dev.put(torch.zeros(n_steps), non_blocking=True)
+    bad = dev.put(torch.tensor(False), non_blocking=True)
     for n in range(n_steps):
         x, y = batch(n)
         losses[n] = train.train_step(model, x, y, optimizer)
@@ -287,7 +295,8 @@ def on_device(model, optimizer, n_steps):
 # %% [markdown]
 # That never stops a run that is lost. So let somebody else look: a *watcher*, in a thread of its own, may wait for
 # the device as long as it likes. `dev.fetch(loss)` starts a copy to the host and returns at once; `get()` waits for
-# this copy alone. (On a GPU it is a copy into pinned memory with an event behind it.)
+# this copy alone. (On a GPU the copy goes to *pinned* memory, which stays where it is, and is followed by an *event*, a
+# mark in the queue that one can ask for.)
 
 # %% [markdown]
 # The loop must not run ahead of its watcher without bound. So the inbox has room for `most_late` losses. When it is
@@ -332,12 +341,14 @@ class Watcher:
 # %%
 def watched(model, optimizer, n_steps, most_late=5):
     watcher = Watcher(most_late)
-    for n in range(n_steps):
-        if watcher.stop.is_set():
-            break
-        x, y = batch(n)
-        watcher.inbox.put(dev.fetch(train.train_step(model, x, y, optimizer)))
-    watcher.close()
+    try:
+        for n in range(n_steps):
+            if watcher.stop.is_set():
+                break
+            x, y = batch(n)
+            watcher.inbox.put(dev.fetch(train.train_step(model, x, y, optimizer)))
+    finally:  # whatever happens, or its thread would wait for ever
+        watcher.close()
     if watcher.first_bad is not None:
         raise FloatingPointError(f"NaN in step {watcher.first_bad}")
     return watcher.losses
@@ -385,14 +396,16 @@ record("04", "time of a step", {"device": dev.name, **per_step})
 gain = timed.ratio("every step", "on the device")
 reveal("gain", gain.value)
 ratios = {name: timed.ratio("every step", name) for name in list(LOOPS)[1:]}
+rounds = lambda r: f"{r.value:.3g}x in the median round ({r.low:.3g}x to {r.high:.3g}x in all)"
 claim(
-    "looking less often, on the device or from another thread is faster than at each step",
+    "each of the other three is faster than a look at each step, in the median round",
     holds=all(ratio.value > 1.1 for ratio in ratios.values()),
-    evidence="\n".join(f"every step takes {ratio} of: {name}" for name, ratio in ratios.items()),
+    evidence="\n".join(f"every step against {name}: {rounds(ratio)}" for name, ratio in ratios.items()),
 )
 
 # %% [markdown]
-# The timeline of the loop without waits, for the same steps. The host reads the next batch while the device works.
+# The timeline of the loop without waits, for the same steps. The host reads the next batch while the device works. The
+# long bar at the end is the one wait that is left, `if bad`: the host has nothing else to do.
 
 # %%
 model, optimizer = fresh(WIDTH)
@@ -403,7 +416,8 @@ plot_timeline.timeline(flowing, title="The same steps, the loss left on the devi
 
 
 # %% [markdown]
-# How much of the time does the device stand idle? Six recordings of each loop, in turns, and a middle one of each.
+# How much of the time does the device stand idle? `gaps` finds the stretches in a recording, a list of *spans*: from
+# when to when, in which row, of which kind. Six recordings of each loop, in turns, and a middle one of each.
 
 
 # %%
@@ -439,23 +453,25 @@ claim(
 # what was lost must come back, so the loop keeps copies of the weights, on the device, before every few steps.
 
 # %% [markdown]
-# Which copy is good? The loss of step n is computed *from* the weights before step n. If it is a number, those
-# weights were. So the newest good copy is the newest one taken before a step whose loss was fine: strictly before the
-# first bad one. The weights *of* the first bad step may have been broken by the step before.
+# Which copy is good? The loss of step n is computed *from* the weights before step n, here from all of them. If it is a
+# number, they were. So the newest good copy is the newest one taken before a step whose loss was fine: strictly before
+# the first bad one. The weights *of* the first bad step may have been broken by the step before.
 
 
 # %%
 def guarded(n_steps, most_late, spoilt):
     """The watcher, the number of steps done, and copies of the weights by the step that follows."""
     (model, optimizer), watcher, kept = fresh(WIDTH), Watcher(most_late), {}
-    for n in range(n_steps):
-        if watcher.stop.is_set():
-            break
-        if n % 4 == 0:
-            kept[n] = torch.cat([p.detach().flatten() for p in model.parameters()])
-        x, y = batch(n, spoilt)
-        watcher.inbox.put(dev.fetch(train.train_step(model, x, y, optimizer)))
-    watcher.close()
+    try:
+        for n in range(n_steps):
+            if watcher.stop.is_set():
+                break
+            if n % 4 == 0:
+                kept[n] = torch.cat([p.detach().flatten() for p in model.parameters()])
+            x, y = batch(n, spoilt)
+            watcher.inbox.put(dev.fetch(train.train_step(model, x, y, optimizer)))
+    finally:
+        watcher.close()
     return watcher, len(watcher.losses), kept
 
 
@@ -510,7 +526,8 @@ claim(
 )
 
 # %% [markdown]
-# In a cell of your own, write `%%syncs` as the first line, and the table comes without the `with`.
+# In a cell of your own, once `labkit.sync` is imported, write `%%syncs` as the first line, and the table comes without
+# the `with`. Like `watch()` it counts what concerns the device.
 #
 # ### The norm of the gradients
 #
@@ -555,26 +572,25 @@ claim(
 # %% [markdown]
 # ## Change one thing
 #
-# How seldom must one look? Change `LOOKS`, the steps between two looks, and see where the curve becomes flat.
+# How seldom must one look? Change `LOOKS`, the steps between two looks, and see from where on nothing more is gained.
+# Keep 1 and 10, which are compared below; a run has too few steps for looks further apart than those here.
 
 # %%
-LOOKS = (1, 2, 5, 10)
+LOOKS = (1, 2, 5, 10, 20)
 looking = {f"{k}": lambda k=k: run(lambda *given: every_k(*given, k)) for k in LOOKS}
 looked = bench(looking, device=dev, repeats=5, warmup=1)
-step_ms = [1e3 * looked.median_s[f"{k}"] / N_STEPS for k in LOOKS]
-labels = {"xlabel": "steps between two looks", "ylabel": "milliseconds a step"}
-plot.lines({"every k": (LOOKS, step_ms)}, **labels, markers=True, log_x=True)
+plot.samples({f"every {k}": [s / N_STEPS for s in looked.seconds[f"{k}"]] for k in LOOKS})
 
 # %% [markdown]
-# The first steps gain the most: with a look every k steps, a k-th of the loss is left. Nobody needs a loss curve
-# finer than every ten or fifty steps, and beyond that there is nothing more to gain here. The price is how late you
-# hear of a NaN.
+# The first steps gain the most: with a look every k steps, a k-th of the waiting is left, and soon that is less than
+# the scatter of the dots. Nobody needs a loss curve finer than every ten steps. The price is how late you hear of a
+# NaN.
 
 # %%
 claim(
-    "a look every 10 steps is faster than one at each step",
+    "a look every 10 steps is faster than one at each step, in the median round",
     holds=looked.ratio("1", "10").value > 1.1,
-    evidence=f"a look at each step takes {looked.ratio('1', '10')} of one every 10",
+    evidence=f"a look at each step against one every 10: {rounds(looked.ratio('1', '10'))}",
 )
 
 # %% [markdown]
@@ -591,7 +607,8 @@ claim(
 # %% [markdown]
 # The traps: a first call may wait for reasons of its own (a library is loaded, shapes are learnt), and is not to
 # count. An idle device makes nobody wait. And a call that merely takes the host long is no wait, so a stopwatch will
-# not do.
+# not do. Do without `dev.recording` and `labkit.sync`, too: the check's device is of paper, and has only `fetch` and
+# `synchronize`.
 
 
 # %%
@@ -664,10 +681,11 @@ claim(
 # ### Exercise 4.2 · The deferred guard (25 min, hard)
 #
 # A guard against NaN without a thread. `after_step(loss)` is called after each step, with a loss on the device. It
-# returns True when training must stop, at most `2 * every - 1` steps after the first bad loss. It waits for nothing
-# that was launched in the last `every` steps.
+# returns True when training must stop, at most `2 * every - 1` steps after the first bad loss, else False. It waits for
+# nothing that was launched in the last `every` steps.
 #
-# So: note each loss in a flag on the device. Every `every` steps, look at the flag fetched `every` steps ago, then
+# One bad loss is enough, also when the next ones are fine and the weights took no harm. So: note each loss in a flag on
+# the device. Every `every` steps, look at the flag fetched `every` steps ago, then
 # fetch it anew.
 
 # %% [markdown]
@@ -764,10 +782,11 @@ def slow_loop(dev, model, optimizer, batches):
 # %% [markdown]
 # Write `quick_loop`: the same losses, the same count, the same weights to the last bit, twice as fast. It looks at
 # the losses every `every` steps and at the end, and raises FloatingPointError if one of them is NaN, so at most
-# `every` steps late. The progress bar may go, for a NaN in a gradient shows in the next loss.
+# `every - 1` steps late. The progress bar may go. So may the check of the gradients, but for the last step: a NaN there
+# shows in the next loss.
 #
-# The traps: the last steps, when their number is no multiple of `every`; a list of losses that still hang on their
-# graphs (`detach`); dropping the check.
+# The traps: the last steps, when their number is no multiple of `every`; what is returned, numbers and no tensors;
+# dropping the check. Up to three waits a look are fine.
 
 
 # %%
@@ -833,9 +852,9 @@ record("04", "exercise 4.3", {"device": dev.name, "slow / quick (times)": faster
 
 # %%
 claim(
-    "without its waits the loop is at least twice as fast, with equal results",
+    "without its waits the loop is at least twice as fast in the median round, with equal results",
     holds=agree and faster.value >= 2,
-    evidence=f"the slow one takes {faster} of the quick one's time; equal: {agree}",
+    evidence=f"slow against quick: {rounds(faster)}; equal: {agree}",
 )
 
 # %% [markdown]
@@ -849,6 +868,8 @@ claim(
 # %% [markdown]
 # - The worker thread is a model. A launch costs it some fifteen microseconds, a GPU's five to ten. It shares the cores
 #   with the host, which a GPU does not; with one core there is little to gain.
+# - It lets pass what a GPU refuses: a tensor on the device plus one on the host, or `.numpy()` without `.cpu()`. And a
+#   GRU wants its first state given.
 # - Twelve milliseconds of sleep are a disk of our choosing. With a quick disk the gain is smaller: the loop without
 #   waits takes the longer of two times, the other one their sum.
 
@@ -864,7 +885,7 @@ claim(
 #
 # 1. Set `READ_S` to zero. What is left of the gain, and why?
 # 2. Let the guard watch the norm of the gradients instead of the loss. By how many steps does it hear earlier?
-# 3. `torch.cuda.set_sync_debug_mode("warn")` warns at each wait on a GPU. Which of the suspects does it miss?
+# 3. (Needs a GPU.) `torch.cuda.set_sync_debug_mode("warn")` warns at each wait. Which of the suspects does it miss?
 # 4. Write a progress bar that shows the mean loss, and never waits for anything younger than ten steps.
 
 # %% [markdown]

@@ -7,7 +7,7 @@ import torch
 
 from labkit.checker import Exercise, exact
 from labkit.checks.guard import NanGuard, drive_guard, guard_cases, guard_faults, waits_for_old_work_only
-from labkit.checks.waitless import drive_loop, is_faster, loop_cases, quick_loop, waits_seldom
+from labkit.checks.waitless import drive_loop, is_faster, loop_cases, loop_faults, quick_loop, waits_seldom
 
 # ---- 4.1: does a call wait? -----------------------------------------------------------------------------------------
 
@@ -41,8 +41,13 @@ class _Paper:
         """Do all that was launched."""
         self.n_done = self.n_launched
 
+    def __getattr__(self, name: str) -> object:
+        raise AttributeError(f"the check's device, which is of paper, has fetch and synchronize, and no {name}")
+
     def fetch(self, place: int) -> "_PaperPending":
         """What asks whether the device has got there."""
+        if type(place) is not int:
+            raise ValueError("fetch takes a tensor on the device: what keep_busy() returned")
         return _PaperPending(self, place)
 
 
@@ -116,8 +121,12 @@ EXERCISES = (
         mistakes=(
             ("It trusts the first call, which may wait for reasons of its own: call it once before.",)
             + (_without_a_first_call,),
-            ("It asks when all is done already: ask right after the call, before anything waits.", _asks_too_late),
-            ("It says no where the call waits: put work in front, call, then ask the marker, not a clock.",)
+            (
+                "It says yes where the call does not wait. It asks when all is done already (ask right after the call, "
+                "before anything waits), or the wrong way round.",
+                _asks_too_late,
+            ),
+            ("It says no where the call waits: put work in front, call, then ask marker.done(), not a clock.",)
             + (_asks_too_early,),
         ),
         points=2,
@@ -147,7 +156,7 @@ EXERCISES = (
         name="quick_loop",
         cases=loop_cases,
         reference=quick_loop,
-        compare=exact,
+        compare=loop_faults,
         drive=drive_loop,
         mechanism=waits_seldom,
         bar=is_faster,

@@ -3,13 +3,16 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from labkit.device_thread import open_thread
+from labkit.checks.guard import Watched
+from labkit.describe import kind_of
+from labkit.device_thread import Handle, open_thread
 
 Batches = Sequence[tuple[Tensor, Tensor]]
 
@@ -68,76 +71,141 @@ def _network(width: int, depth: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 
-class _Counted(Sequence):
-    """Batches that count how many of them were taken."""
-
-    def __init__(self, batches: Batches) -> None:
-        self.batches, self.n_taken = batches, 0
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, place: object) -> tuple[Tensor, Tensor]:
-        self.n_taken += 1
-        return self.batches[place]
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for batch in self.batches:
-            self.n_taken += 1
-            yield batch
-
-
 def _batches(seed: int, n: int, width: int, size: int) -> list[tuple[Tensor, Tensor]]:
     """Random numbers and classes."""
     rng = torch.Generator().manual_seed(seed)
     return [(torch.randn(size, width, generator=rng), torch.randint(0, 10, (size,), generator=rng)) for _ in range(n)]
 
 
-def drive_loop(fn: Callable, seed: int, n_batches: int, every: int, spoilt: int | None) -> dict:
-    """What a loop returns and leaves in the weights; spoilt: the batch (from 0) whose first number is NaN."""
-    dev = open_thread(launch_s=0.0)
-    try:
-        batches = _batches(seed, n_batches, 16, 8)
-        if spoilt is not None:
-            batches[spoilt][0][0, 0] = torch.nan
+RIGHT = "as it should"
+
+
+def drive_loop(fn: Callable, seed: int, n_batches: int, every: int, spoilt: int | None) -> str:
+    """What is wrong with what a loop returns and leaves in the weights.
+
+    spoilt: the batch (from 0) whose first number is NaN; the loop must then raise.
+    """
+    batches = _batches(seed, n_batches, 16, 8)
+    if spoilt is not None:
+        batches[spoilt][0][0, 0] = torch.nan
+    done: list[int] = []
+    with closing(open_thread(launch_s=0.0)) as dev:
         model, optimizer = _network(16, 2)
         dev.put(model)
-        counted = _Counted(batches)
-        try:
-            losses, n_right = fn(dev, model, optimizer, counted, every)
-        except FloatingPointError:
-            return {"stops": True, "within `every` steps": spoilt is not None and counted.n_taken - spoilt - 1 <= every}
-        weights = nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
-        return {"losses": losses, "right answers": n_right, "weights": weights}
-    finally:
-        dev.close()
+        optimizer.register_step_post_hook(lambda *_: done.append(1))
+        if spoilt is not None:
+            return _raises_wrongly(lambda: fn(dev, model, optimizer, batches, every), done, spoilt, every)
+        given = fn(dev, model, optimizer, batches, every)
+        wrong = _wrong_form(given, n_batches)
+        if wrong:
+            return wrong
+        mine = _values(*given, model)
+        model, optimizer = _network(16, 2)
+        dev.put(model)
+        return _differing(mine, _values(*quick_loop(dev, model, optimizer, batches, every), model))
+
+
+def _raises_wrongly(run: Callable, done: list[int], spoilt: int, every: int) -> str:
+    """What is wrong with how a loop takes a batch that makes the loss NaN."""
+    planted = f"batch {spoilt} (from 0) holds a NaN, every={every}"
+    try:
+        run()
+    except FloatingPointError:
+        late = len(done) - spoilt - 1
+        if late < -1:  # a loop may look before it steps
+            return f"raised too early: after {len(done)} steps, when {planted}"
+        return f"raised too late: after {len(done)} steps, when {planted}" if late >= every else RIGHT
+    except Exception as error:  # in the batches without NaN it raised nothing
+        return f"raised another error: {type(error).__name__}, when {planted}"
+    return f"raised nothing: {planted}"
+
+
+def _wrong_form(given: object, n_batches: int) -> str:
+    """What is wrong with what a loop returned, whatever the numbers are."""
+    if given is None:
+        return "returned None"
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        return f"returned no pair: {kind_of(given)}"
+    losses, n_right = given
+    if isinstance(losses, Handle) or isinstance(losses, (tuple, list)) and any(isinstance(x, Handle) for x in losses):
+        return "left the losses on the device: tensors are returned, and no numbers"
+    if isinstance(n_right, Handle):
+        return "left the count on the device: a tensor is returned, and no number"
+    if not isinstance(losses, (tuple, list, Tensor)) or not isinstance(n_right, (int, float, Tensor)):
+        return f"returned no pair: of a list and a number, but {kind_of(losses)} and {kind_of(n_right)}"
+    if len(losses) != n_batches:
+        return f"returned too many or too few losses: {len(losses)} for {n_batches} batches"
+    return ""
+
+
+def _values(losses: Sequence, n_right: float | Tensor, model: nn.Module) -> dict[str, list[float]]:
+    """What a loop gave and left, as plain numbers."""
+    weights = nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
+    return {"losses": [float(x) for x in losses], "count": [float(n_right)], "weights": weights.tolist()}
+
+
+def _differing(mine: dict[str, list[float]], right: dict[str, list[float]]) -> str:
+    """The first number that is not, bit for bit, what it should be."""
+    for what, values in right.items():
+        for i, (got, expected) in enumerate(zip(mine[what], values, strict=True)):
+            if got != expected:
+                return f"{what} differ: {what}[{i}] is {got:.9g}, and {expected:.9g} in the loop with all its waits"
+    return RIGHT
+
+
+_CAUSES = {
+    "raised too early": "The loss was no NaN yet.",
+    "raised too late": "Look every `every` steps, at the losses of these `every` steps: then the first one that is NaN "
+    "is found at most `every - 1` steps later.",
+    "raised another error": "A loss that is NaN is to raise FloatingPointError.",
+    "raised nothing": "Is the check dropped, or are the last losses not looked at, where the number of steps is no "
+    "multiple of `every`?",
+    "returned None": "Is the `return` missing?",
+    "returned no pair": "Return (losses, number of right answers).",
+    "left the losses on the device": "torch.stack(losses).tolist() brings all of them to the host, in one wait.",
+    "left the count on the device": "int(n_right) at the end is one wait, and gives the number.",
+    "returned too many or too few losses": "One for each batch: are the last ones missing, when the number of steps is "
+    "no multiple of `every`?",
+    "losses differ": "They must be equal to the last bit: every loss as it is, in the order of the batches.",
+    "count differ": "Count the rows of logits whose largest number stands at the right class.",
+    "weights differ": "Each step as in the slow loop: zero_grad, backward, step.",
+}
+
+
+def loop_faults(got: object, expected: object) -> str | None:
+    """The likely cause of what is wrong."""
+    return None if got == expected else _CAUSES[str(got).split(":")[0]]
 
 
 def loop_cases(rng: torch.Generator) -> Sequence[tuple]:
-    """Whole and broken numbers of `every` steps; then a NaN early, in the middle, and in the last batch."""
+    """Whole and broken numbers of `every` steps; then a NaN in the first batch, after a look, and in the last batch."""
     seeds = torch.randint(0, 2**31, (6,), generator=rng).tolist()
     return [(seeds[0], 4, 2, None), (seeds[1], 7, 3, None), (seeds[2], 12, 5, None)] + [
-        (seed, 12, 5, spoilt) for seed, spoilt in zip(seeds[3:], (2, 6, 11), strict=True)
+        (seed, 12, 5, spoilt) for seed, spoilt in zip(seeds[3:], (0, 5, 11), strict=True)
     ]
 
 
 def waits_seldom(fn: Callable) -> str | None:
-    """Says so where a loop waits more often than its looks explain."""
-    dev, n_steps, every = open_thread(launch_s=0.0), 40, 10
-    try:
+    """Says so where a loop waits for young work more often than its looks explain; what is old has long been done."""
+    n_steps, every = 40, 10
+    with closing(Watched()) as dev:
         model, optimizer = _network(16, 2)
         dev.put(model)
-        before = dev.waits
+        dev.ages.clear()
+
+        def count(*_: object) -> None:
+            dev.step += 1
+
+        optimizer.register_step_post_hook(count)
         fn(dev, model, optimizer, _batches(0, n_steps, 16, 8), every)
-        n_waits = dev.waits - before
-    finally:
-        dev.close()
+        waited = dev.young(every // 2)
     allowed = 3 * n_steps // every + 3
-    if n_waits <= allowed:
+    if waited.total() <= allowed:
         return None
+    most = ", ".join(f"{count} in {asked}" for asked, count in waited.most_common(3))
     return (
-        f"In {n_steps} steps with every={every} the host waited {n_waits} times; three waits a look make at most "
-        f"{allowed}. Look for what needs a value on the host: put, if, float, int, an f-string."
+        f"In {n_steps} steps with every={every} the host waited {waited.total()} times ({most}); three waits a look "
+        f"make at most {allowed}. Look for what needs a value on the host: put, if, float, int, an f-string."
     )
 
 
