@@ -128,9 +128,9 @@ def _joined(spans: list[Span], narrow_s: float) -> list[tuple[float, float, str]
 
 
 def _name(axes: Any, name: str, left: float, share: float, top: float, colour: str) -> None:
-    """The name inside its bar, cut to what fits; left out where fewer than three signs would."""
+    """The name inside its bar; cut where twelve signs of it fit, else left out."""
     fits = int(share * WIDTH_IN * 0.8 * 72 / 4.4) - 1
-    if not name or fits < 3:
+    if not name or fits < min(len(name), 12):
         return
     text = name if len(name) <= fits else name[: fits - 1] + "…"
     ground = {

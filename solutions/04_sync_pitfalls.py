@@ -476,8 +476,8 @@ def guarded(n_steps, most_late, spoilt):
 
 
 # %% [markdown]
-# Four times a NaN, with an inbox of one, three and six places. Each time the newest good copy is held against the
-# weights of a run that was never spoilt and did as many steps.
+# Four times a NaN, never in step 0, before which there is no copy, with an inbox of one, three and six places.
+# Each time the newest good copy is held against the weights of a run that was never spoilt and did as many steps.
 
 # %%
 late, back = {}, {}
@@ -579,7 +579,8 @@ claim(
 LOOKS = (1, 2, 5, 10, 20)
 looking = {f"{k}": lambda k=k: run(lambda *given: every_k(*given, k)) for k in LOOKS}
 looked = bench(looking, device=dev, repeats=5, warmup=1)
-plot.samples({f"every {k}": [s / N_STEPS for s in looked.seconds[f"{k}"]] for k in LOOKS})
+spread = {f"every {k}": [s / N_STEPS for s in looked.seconds[f"{k}"]] for k in LOOKS}
+plot.samples(spread, title="One step, by how many steps lie between two looks")
 
 # %% [markdown]
 # The first steps gain the most: with a look every k steps, a k-th of the waiting is left, and soon that is less than

@@ -330,6 +330,11 @@ def test_only_tensors_and_modules_are_put(dev, what):
         dev.put(what)
 
 
+def test_only_what_is_on_the_device_is_fetched(dev):
+    with pytest.raises(ValueError, match="not Tensor: put it there first"):
+        dev.fetch(torch.ones(2))
+
+
 def test_the_queue_is_bounded(dev):
     x = dev.put(torch.zeros(()))
     known(dev, lambda: x.add_(1))

@@ -44,7 +44,7 @@ class _Paper:
     def __getattr__(self, name: str) -> object:
         raise AttributeError(f"the check's device, which is of paper, has fetch and synchronize, and no {name}")
 
-    def fetch(self, place: int) -> "_PaperPending":
+    def fetch(self, place: object) -> "_PaperPending":
         """What asks whether the device has got there."""
         if type(place) is not int:
             raise ValueError("fetch takes a tensor on the device: what keep_busy() returned")
@@ -67,7 +67,7 @@ class _PaperPending:
         return self._place
 
 
-def _drive_call(fn: Callable, kind: str, n_queued: int) -> bool:
+def _drive_call(fn: Callable, kind: str, n_queued: int) -> object:
     """What fn says of a call of this kind, on a device that has so many launches in its queue."""
     dev, n_calls = _Paper(), 0
     for _ in range(n_queued):

@@ -138,7 +138,7 @@ def _wrong_form(given: object, n_batches: int) -> str:
     return ""
 
 
-def _values(losses: Sequence, n_right: float | Tensor, model: nn.Module) -> dict[str, list[float]]:
+def _values(losses: Sequence | Tensor, n_right: float | Tensor, model: nn.Module) -> dict[str, list[float]]:
     """What a loop gave and left, as plain numbers."""
     weights = nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
     return {"losses": [float(x) for x in losses], "count": [float(n_right)], "weights": weights.tolist()}
