@@ -97,7 +97,10 @@ def watch(device: object = None) -> Iterator[Report]:
 
 
 def syncs(line: str, cell: str) -> None:  # noqa: ARG001 (what stands behind the magic's name)
-    """The cell magic `%%syncs`: run the cell, then show which of its lines made the host wait."""
+    """The cell magic `%%syncs`: run the cell, then show which of its lines made the host wait.
+
+    As in any cell, an expression at the end is shown, unless a semicolon follows. SyntaxError: a cell with `await`.
+    """
     from IPython import get_ipython
 
     shell = get_ipython()
@@ -108,9 +111,9 @@ def syncs(line: str, cell: str) -> None:  # noqa: ARG001 (what stands behind the
     try:
         with watch() as report:
             for node in body:
-                last = node is body[-1] and isinstance(node, ast.Expr)  # shown, as at the end of any cell
+                last = node is body[-1] and isinstance(node, ast.Expr) and not cell.rstrip().endswith(";")
                 unit = ast.Interactive([node]) if last else ast.Module([node], [])
-                exec(compile(unit, name, "single" if last else "exec"), shell.user_ns)
+                exec(shell.compile(unit, name, "single" if last else "exec"), shell.user_ns)
     finally:
         report.show()
 

@@ -10,6 +10,7 @@ number become masked_fill), Onehot.cpp, Repeat.cpp.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 VALUE = "keep it on the device (add it up there, read it every k steps), or fetch it with non_blocking=True"
@@ -32,6 +33,8 @@ COPIES = {"to", "cuda", "copy_", "tensor", "as_tensor", "new_tensor", "pin_memor
 EXPLICIT_WAITS = {"synchronize", "get"}
 _NUMBERS = {int, type(None), type(...)}
 MASKS = (torch.bool, torch.uint8)
+
+MAKERS = {"zeros", "ones", "empty", "rand", "randn"}  # of HARMLESS those whose first argument is a size
 
 # Operations of the dispatcher that always wait, and the advice.
 OPERATIONS = {
@@ -114,8 +117,11 @@ def is_harmless(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
         return len(args) == 3
     if name not in HARMLESS:
         return False
-    for arg in (*args[1:], *kwargs.values()):  # noqa: SIM110 (this stands in the way of every operation: be quick)
-        if isinstance(arg, torch.Tensor) and not arg.dim():
+    for arg in (*args[name not in MAKERS :], *kwargs.values()):  # in the way of every operation: be quick
+        if isinstance(arg, torch.Tensor):
+            if not arg.dim():
+                return False
+        elif type(arg) in (tuple, list) and any(isinstance(each, torch.Tensor) and not each.dim() for each in arg):
             return False
     return True
 
@@ -125,7 +131,7 @@ def _reads_nothing(index: object) -> bool:
     for each in _as_tuple(index):
         kind = type(each)
         if kind is slice:
-            if isinstance(each.start, torch.Tensor) or isinstance(each.stop, torch.Tensor):
+            if any(isinstance(end, torch.Tensor) for end in (each.start, each.stop, each.step)):
                 return False
         elif isinstance(each, torch.Tensor):
             if each.dtype in MASKS or not each.dim():
@@ -153,27 +159,34 @@ def _has_mask(indices: Sequence[Any]) -> bool:
 
 def function_waits(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether this function waits by itself, if its tensors live on a device: it fetches, copies, or takes a list."""
-    if name == "__getitem__":
-        return any(isinstance(index, list) for index in _as_tuple(args[1]))
+    if name in ("__getitem__", "__setitem__"):
+        return _on_host(args[1])
     return name in FETCHES or name in EXPLICIT_WAITS or (name in COPIES and _copy_waits(name, args, kwargs))
 
 
 def _copy_waits(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a function of COPIES, called so, stays until its bytes have arrived."""
     if name in ("tensor", "as_tensor"):
-        return kwargs.get("device") is not None
+        return kwargs.get("device") is not None or _holds_tensor(args[:1])
     if name == "copy_":
         return not kwargs.get("non_blocking") and args[2:3] != (True,) and _crosses(args)
     if name in ("new_tensor", "pin_memory"):
         return True
     if kwargs.get("non_blocking") or any(arg is True for arg in args[1:]):
         return False
-    return name != "to" or any(map(_names_device, (kwargs.get("device"), *args[1:2])))
+    named = [each for each in (kwargs.get("device"), *args[1:2]) if _names_device(each)]
+    return name != "to" or any(not _is_there(args[0], device) for device in named)
 
 
 def _crosses(args: Sequence[Any]) -> bool:
     """Whether `a.copy_(b)` goes between host and device: only of two kinds of tensor can that be told."""
     return len(args) > 1 and isinstance(args[1], torch.Tensor) and args[0].device != args[1].device
+
+
+def _is_there(tensor: object, device: object) -> bool:
+    """Whether a tensor lies on this very device already, by its number: a stand-in, on plain `cpu`, never does."""
+    place = getattr(tensor, "device", None)
+    return place is not None and place.index is not None and torch.device(device) == place
 
 
 def _names_device(value: object) -> bool:
@@ -185,7 +198,7 @@ def called(name: str, args: Sequence[Any]) -> tuple[str, str] | None:
     """(what a report calls it, advice) of a function that waited; None: the operation in it says more."""
     if name in ("__getitem__", "__setitem__"):
         indices = _as_tuple(args[1])
-        if any(isinstance(index, list) for index in indices):
+        if _on_host(args[1]):
             return "indexing by a list", INDEXED
         masked = any(isinstance(index, torch.Tensor) and index.dtype in MASKS for index in indices)
         what = "boolean indexing" if name == "__getitem__" else "boolean assignment"
@@ -195,6 +208,17 @@ def called(name: str, args: Sequence[Any]) -> tuple[str, str] | None:
 
 def _as_tuple(index: object) -> tuple:
     return index if isinstance(index, tuple) else (index,)
+
+
+def _on_host(index: object) -> bool:
+    """Whether an index holds positions that have to be brought to the device first: a list, or an array of NumPy's."""
+    return any(isinstance(each, (list, np.ndarray)) for each in _as_tuple(index))
+
+
+def _holds_tensor(values: Sequence[Any]) -> bool:
+    """Whether a tensor stands in a list or tuple among these, or deeper."""
+    nested = [value for value in values if isinstance(value, (list, tuple))]
+    return any(isinstance(each, torch.Tensor) for value in nested for each in value) or any(map(_holds_tensor, nested))
 
 
 def harmless(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -35,17 +35,18 @@ class Watcher:
 
     def __init__(self, note: Note, device: object) -> None:
         self._note = note
-        self.by_driver = torch.cuda.is_available() and (device is None or str(device).startswith("cuda"))
+        self.by_driver = _is_gpu(device)
         there_is_one = self.by_driver or device_thread.is_open()
         self.stand_in = str(device) == "cpu" or (device is None and not there_is_one)  # plain tensors count
         self._thread = threading.get_ident()
+        self.ended = False
         self._inside: str | None = None  # the function that runs now; what it calls itself is not looked at
         self._operations: list[tuple] = []  # those in it that waited: place, name, advice, seconds
         self._n_warnings = 0
 
     def function(self, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
         """Call a function and note whether it waited."""
-        if self._inside is not None or threading.get_ident() != self._thread:
+        if self.ended or self._inside is not None or threading.get_ident() != self._thread:
             return func(*args, **kwargs)
         self._inside, n_warnings = name, self._n_warnings
         started_s = time.perf_counter()
@@ -69,7 +70,7 @@ class Watcher:
 
     def warning(self) -> None:
         """The driver says that the host waits now: in this thread, or in autograd's, where no learner's code runs."""
-        if threading.get_ident() != self._thread and _runs_learners_code(sys._getframe(1)):
+        if self.ended or threading.get_ident() != self._thread and _runs_learners_code(sys._getframe(1)):
             return
         self._n_warnings += 1
         if self._inside is None:
@@ -177,26 +178,51 @@ class _Operations(TorchDispatchMode):
         return self._watcher.operation(func, func._opname, args, kwargs or {})
 
 
-_LISTED = waits.FETCHES | waits.COPIES | waits.EXPLICIT_WAITS | {"__getitem__"}
+_LISTED = waits.FETCHES | waits.COPIES | waits.EXPLICIT_WAITS | {"__getitem__", "__setitem__"}
 
 
-def _methods(by_driver: bool) -> list[tuple[Any, str]]:
+def _is_gpu(device: object) -> bool:
+    """Whether the driver tells of this device's waits. ValueError: no device that is here."""
+    if device is None or isinstance(device, device_thread.CudaDevice):
+        return torch.cuda.is_available()
+    if isinstance(device, device_thread.ThreadDevice):
+        return False
+    try:
+        kind = torch.device(device).type
+    except (RuntimeError, TypeError):
+        kind = ""
+    if kind != "cpu" and not (kind == "cuda" and torch.cuda.is_available()):
+        raise ValueError(f"There is no device {device!r} here to watch: leave it out, or name 'cpu' or an open device.")
+    return kind == "cuda"
+
+
+def _methods() -> list[tuple[Any, str]]:
     """Methods that wait and that no mode sees: (where they are kept, name)."""
-    if by_driver:
-        return [(torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize"), (torch.cuda.Event, "synchronize")]
     handle, pending, device = _ON_DEVICE
     own = [(handle, name) for name in (*waits.FETCHES, *waits.COPIES) if name in vars(handle)]
-    return [*own, (pending, "get"), (device, "put"), (device, "synchronize")]
+    own += [(pending, "get"), (device, "put"), (device, "synchronize")]
+    gpus = torch.cuda, torch.cuda.Stream, torch.cuda.Event
+    return own + [(owner, "synchronize") for owner in gpus if torch.cuda.is_available()]
+
+
+# Methods and the driver's warnings belong to the whole process: the first watcher sets them up, the last one undoes it,
+# in whichever order they end.
+_lock = threading.Lock()
+_watchers: list[Watcher] = []
+_process = ExitStack()
 
 
 @contextmanager
-def _wrapped(watcher: Watcher, owner: Any, name: str) -> Iterator[None]:
-    """Tell the watcher of each call of a method, for the time of the block."""
+def _wrapped(owner: Any, name: str) -> Iterator[None]:
+    """Tell all watchers of each call of a method, for the time of the block."""
     original = vars(owner)[name]
 
     @functools.wraps(original)
     def told(*args: Any, **kwargs: Any) -> Any:
-        return watcher.function(original, name, args, kwargs)
+        call = original
+        for watcher in tuple(_watchers):
+            call = functools.partial(_through, watcher, call, name)
+        return call(*args, **kwargs)
 
     setattr(owner, name, told)
     try:
@@ -205,16 +231,22 @@ def _wrapped(watcher: Watcher, owner: Any, name: str) -> Iterator[None]:
         setattr(owner, name, original)
 
 
+def _through(watcher: Watcher, call: Callable, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a method under the eyes of one watcher."""
+    return watcher.function(call, name, args, kwargs)
+
+
 @contextmanager
-def _driver_warnings(watcher: Watcher) -> Iterator[None]:
-    """Tell the watcher of each wait that torch's sync debug mode warns of; other warnings pass."""
+def _driver_warnings() -> Iterator[None]:
+    """Tell all watchers of each wait that torch's sync debug mode warns of; other warnings pass."""
     shown, mode, filters = warnings.showwarning, torch.cuda.get_sync_debug_mode(), warnings.filters[:]
 
     def heard(message: Any, *args: Any, **kwargs: Any) -> None:
-        if _WARNING in str(message):
-            watcher.warning()
-        else:
+        if _WARNING not in str(message):
             shown(message, *args, **kwargs)
+            return
+        for watcher in tuple(_watchers):
+            watcher.warning()
 
     warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
     warnings.filterwarnings("always", message=f".*{_WARNING}")
@@ -231,12 +263,21 @@ def _driver_warnings(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def watching(note: Note, device: object) -> Iterator[None]:
-    """Note each wait of this thread while the block runs."""
+    """Note each wait of this thread while the block runs. ValueError: there is no such device."""
     watcher = Watcher(note, device)
-    with ExitStack() as stack:
-        if watcher.by_driver:
-            stack.enter_context(_driver_warnings(watcher))
-        for owner, name in _methods(watcher.by_driver):
-            stack.enter_context(_wrapped(watcher, owner, name))
-        stack.enter_context(_Functions(watcher))
-        yield
+    with _lock:
+        if not _watchers:
+            if torch.cuda.is_available():
+                _process.enter_context(_driver_warnings())
+            for owner, name in _methods():
+                _process.enter_context(_wrapped(owner, name))
+        _watchers.append(watcher)
+    try:
+        with _Functions(watcher):
+            yield
+    finally:
+        watcher.ended = True
+        with _lock:
+            _watchers.remove(watcher)
+            if not _watchers:
+                _process.close()

@@ -108,6 +108,59 @@ def test_an_error_inside_leaves_nothing_behind_and_two_watches_may_stand_in_each
 
 
 @cpu_only
+def test_watches_may_end_in_any_order_and_the_ended_one_hears_no_more():
+    before = [vars(owner)[name] for owner, name in watcher._methods()]
+    inside, leave = threading.Event(), threading.Event()
+    reports = []
+
+    def other():
+        with sync.watch() as report:
+            reports.append(report)
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=other)
+    with sync.watch() as mine:
+        thread.start()
+        inside.wait(10)
+        torch.ones(1).item()
+    torch.ones(1).item()
+    leave.set()
+    thread.join()
+    assert [row.count for row in mine.rows] == [1]
+    assert reports[0].rows == ()
+    assert [vars(owner)[name] for owner, name in watcher._methods()] == before
+
+
+@pytest.mark.parametrize("device", ["gpu", "meta", 3.5, "tpu:0"])
+def test_a_device_that_is_not_there_is_a_sentence(device):
+    with pytest.raises(ValueError, match="There is no device"), sync.watch(device):
+        pass
+
+
+@cpu_only
+def test_there_is_no_gpu_to_watch():
+    with pytest.raises(ValueError, match="There is no device 'cuda' here"), sync.watch("cuda"):
+        pass
+
+
+@cpu_only
+def test_clipping_and_moving_handles_to_where_they_are_is_no_wait():
+    device = device_thread.open_thread(launch_s=0.0)
+    try:
+        model = device.put(torch.nn.Linear(4, 4))
+        x = device.put(torch.ones(2, 4))
+        model(x).sum().backward()
+        with sync.watch(device) as report:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            x.to(x.device)
+            x.to(device=x.device, dtype=torch.float64)
+        assert report.rows == ()
+    finally:
+        device.close()
+
+
+@cpu_only
 def test_a_line_that_fails_after_its_wait_is_counted_too():
     with sync.watch() as report, pytest.raises(RuntimeError):
         torch.ones(2).pin_memory()
@@ -196,7 +249,7 @@ def test_watching_costs_at_most_three_more_of_the_bare_operation():
 
 
 def test_when_off_nothing_is_in_the_way():
-    methods = watcher._methods(torch.cuda.is_available())
+    methods = watcher._methods()
     before = [vars(owner)[name] for owner, name in methods]
     with sync.watch():
         assert [vars(owner)[name] for owner, name in methods] != before
@@ -280,6 +333,8 @@ def test_the_cell_magic_runs_the_cell_and_names_its_lines(capsys):
         assert "y = x.tolist()" in said
         assert "3" in said.splitlines()[0]  # the last expression is shown, as in any cell
         assert shell.user_ns["y"] == [1, 1, 1]
+        assert shell.run_cell("%%syncs\nx.sum().item();").success
+        assert "Out" not in capsys.readouterr().out
         assert not shell.run_cell("%%syncs\nx.tolist()\n1 / 0").success
         said = capsys.readouterr().out
         assert "ZeroDivisionError" in said
