@@ -18,6 +18,7 @@
 import statistics
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -279,7 +280,9 @@ with workshop.profiler(dev) as prof:
 profiled = trace.read(prof)
 reads = [span.start_s for span in profiled.spans if span.kind == "data"]
 window = {"start_s": reads[3], "end_s": reads[4]}  # the fourth step compiles nothing
-plot_timeline.timeline(profiled.spans, title="One step, as torch.profiler saw it", **window)
+rows = {True: "device", False: "host"}  # in place of the numbers of threads
+shown = [replace(span, row=rows[span.row in profiled.devices]) for span in profiled.spans]
+plot_timeline.timeline(shown, title="One step, as torch.profiler saw it", **window)
 
 # %%
 host = trace.report(profiled).host
