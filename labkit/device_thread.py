@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from labkit import opened
 from labkit.device_cuda import CudaDevice, CudaPending
-from labkit.handles import Box, DeviceError, Handle, boxed, metas, pack, touches_host, wrapped
+from labkit.handles import ELSEWHERE, Box, DeviceError, Handle, boxed, metas, pack, touches_host, wrapped
 from labkit.launches import Plan, given, outline, outline_of_view, plan_of
-from labkit.tasks import Task, held_lock, put_module, shown
+from labkit.tasks import Pending, Task, held_lock, put_module, shown
 from labkit.timeline import Span
 
 __all__ = ["CudaDevice", "CudaPending", "DeviceError", "Handle", "Pending", "ThreadDevice"]
@@ -34,22 +34,6 @@ DEPTH = 1000  # launches that may stand in the queue; a GPU's holds about as man
 MOST_SHAPES = 50_000
 HOST, DEVICE = "host", "device"
 _UNKNOWN = object()  # for None is what some operations return
-
-
-class Pending:
-    """A tensor's values on their way to the host: `done()` asks, without waiting; `get()` waits for this one alone."""
-
-    def __init__(self, home: "ThreadDevice", task: Task) -> None:
-        self._home, self._task = home, task
-
-    def done(self) -> bool:
-        """Whether get() would return at once."""
-        return not self._task.finished.locked()
-
-    def get(self) -> Tensor:
-        """The values as a plain tensor. Any thread may call it. DeviceError: an operation failed before this."""
-        self._home._await(self._task)
-        return self._task.result
 
 
 class ThreadDevice:
@@ -72,12 +56,12 @@ class ThreadDevice:
         """A tensor on the device, or a module moved there (the same module, as `.to` gives it back).
 
         Waits until all earlier work and the copy are done, as a GPU does for ordinary memory. With non_blocking it does
-        not, and the source must stay as it is until the copy is done. ValueError: neither tensor nor module.
+        not, and the source must stay as it is until the copy is done. ValueError: neither tensor nor module, or on another device thread.
         """
         if isinstance(what, nn.Module):
             return put_module(self, what, non_blocking)
         if isinstance(what, Handle):
-            return what
+            return self._own(what, "put")
         if not isinstance(what, Tensor):
             raise ValueError(f"A device takes tensors and modules, not {type(what).__name__}.")
         task = Task(torch.clone, [what.detach()], {}, "copy to device", "copy")
@@ -88,14 +72,20 @@ class ThreadDevice:
     def fetch(self, tensor: object, name: str = "copy to host") -> Pending:
         """The values of a tensor as they are at this point of the queue, on their way to the host; does not wait.
 
-        ValueError: a tensor that lies on the host.
+        ValueError: a tensor that lies on the host, or on another device.
         """
         if not isinstance(tensor, Handle):
             raise ValueError(f"fetch takes a tensor on the device, not {type(tensor).__name__}: put it there first.")
-        task = Task(torch.clone, [tensor._box], {}, name, "copy")
+        task = Task(torch.clone, [self._own(tensor, "fetch")._box], {}, name, "copy")
         task.finished = held_lock()
         self._send(task, perf_counter())
         return Pending(self, task)
+
+    def _own(self, handle: Handle, what: str) -> Handle:
+        """A handle of this device. ValueError: it is another's."""
+        if handle._home is not self:
+            raise ValueError(f"{what} {ELSEWHERE}")
+        return handle
 
     def synchronize(self) -> None:
         """Wait until everything launched so far has run. DeviceError: what failed there, naming the operation."""
@@ -146,9 +136,9 @@ class ThreadDevice:
         plan, key = plan_of(func), [func]
         if plan.resizes:
             raise NotImplementedError(f"{plan.name} changes a tensor's size in place: the device thread cannot do that")
-        packed = pack(enumerate(args), plan, key)
+        packed = pack(enumerate(args), plan, key, self)
         names = tuple(kwargs)
-        packed_kwargs = dict(zip(names, pack(kwargs.items(), plan, key), strict=True))
+        packed_kwargs = dict(zip(names, pack(kwargs.items(), plan, key, self), strict=True))
         name = plan.reads and args[0]._asked or plan.name
         task = Task(plan.call, packed, packed_kwargs, name, None if plan.is_view else "kernel")
         touches = touches_host(plan, args)

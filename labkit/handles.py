@@ -18,6 +18,8 @@ from labkit.launches import Meta, Plan, meta_of
 
 PLACE = torch.device("cpu", 0)  # not the same as torch.device("cpu"): .to("cpu") leaves the device, .to(x.device) stays
 
+ELSEWHERE = "meets a tensor of another device thread, which may not be there yet: bring it over with put(tensor.cpu())"
+
 
 class DeviceError(RuntimeError):
     """An operation failed on the device, after the call that launched it had returned."""
@@ -136,7 +138,7 @@ class Handle(Tensor):
     def data(self, other: "Handle") -> None:
         """Let this handle stand for the memory of another."""
         Tensor.data.__set__(self, other)
-        self._box, self._meta = other._box, other._meta
+        self._box, self._meta, self._home = other._box, other._meta, other._home
 
 
 class _ToHost(torch.autograd.Function):
@@ -166,21 +168,23 @@ def _home(args: Iterable, kwargs: dict | None) -> Any:
 
 
 @no_type_check
-def pack(values: Iterable[tuple[Any, Any]], plan: Plan, key: list) -> list:
-    """Arguments as the worker takes them, boxes for handles, from (place, value) pairs.
+def pack(values: Iterable[tuple[Any, Any]], plan: Plan, key: list, home: Any) -> list:
+    """Arguments as the worker of a device takes them, boxes for handles, from (place, value) pairs.
 
     What shapes the result is added to key. A plain tensor is copied, for the host may change it before its turn comes,
-    unless the operation is to write into it.
+    unless the operation is to write into it. ValueError: a handle of another device.
     """
     packed = []
     for place, value in values:
         kind = type(value)
         if kind is Handle:
+            if value._home is not home:
+                raise ValueError(f"{plan.name} {ELSEWHERE}")
             key.append(value._meta if plan.is_view else value._meta.form)
             packed.append(value._box)
         elif kind is list or kind is tuple:
             key.append(len(value))
-            packed.append(pack([(place, each) for each in value], plan, key))
+            packed.append(pack([(place, each) for each in value], plan, key, home))
         elif isinstance(value, Tensor):
             key.append(meta_of(value).form)
             packed.append(value if place in plan.writes else value.detach().clone())

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, no_type_check
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from labkit.handles import DeviceError, Handle, fill, unpacked
 from labkit.launches import outline
@@ -51,6 +51,22 @@ class Task:
         return error
 
 
+class Pending:
+    """A tensor's values on their way to the host: `done()` asks, without waiting; `get()` waits for this one alone."""
+
+    def __init__(self, home: Any, task: Task) -> None:
+        self._home, self._task = home, task
+
+    def done(self) -> bool:
+        """Whether get() would return at once."""
+        return not self._task.finished.locked()
+
+    def get(self) -> Tensor:
+        """The values as a plain tensor. Any thread may call it. DeviceError: an operation failed before this."""
+        self._home._await(self._task)
+        return self._task.result
+
+
 @no_type_check
 def shown(kind: str, name: str) -> Any:
     """A block of the host's that a running profiler shows as a launch, a wait or a compilation; costs 0.5 us."""
@@ -70,8 +86,11 @@ def put_module(device: Any, module: nn.Module, non_blocking: bool) -> nn.Module:
 
     As with `.to`, parameters stay the objects that they are, so an optimizer made before still knows them. Those that
     a profiler with record_shapes has seen cannot: they are replaced. RuntimeError: and something else knows them.
-    ValueError: something refers to them in a way that torch cannot carry over.
+    ValueError: something refers to them in a way that torch cannot carry over, or they are on another device thread.
     """
+    for held in (*module.parameters(), *module.buffers()):
+        if isinstance(held, Handle):
+            device.put(held)  # refused before anything has moved
     with _loosened(module):
         plain = [held for held in module.parameters() if not isinstance(held, Handle)]
         stuck = [held for held in plain if not _swaps(held)]

@@ -335,6 +335,29 @@ def test_only_what_is_on_the_device_is_fetched(dev):
         dev.fetch(torch.ones(2))
 
 
+MIXED = {
+    "add": lambda a, b: a + b,
+    "a list of them": lambda a, b: torch.cat([a, b]),
+    "out": lambda a, b: torch.add(a, a, out=b),
+    "copy_": lambda a, b: a.copy_(b),
+    "index": lambda a, b: a[b.long()],
+    "data, once replaced": lambda a, b: (setattr(c := a + 0, "data", b), c + a),
+    "fetch": lambda a, b: a._home.fetch(b),
+    "put": lambda a, b: a._home.put(b),
+    "put a module": lambda a, b: a._home.put(nn.Sequential(nn.Linear(2, 2), b._home.put(nn.Linear(2, 2)))),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_tensors_of_two_devices_are_refused_at_once(dev, name):
+    other = device_thread.open_thread(launch_s=0.0)
+    a, b = dev.put(torch.ones(2)), other.put(torch.zeros(2))
+    with pytest.raises(ValueError, match=r"another device thread.*put\(tensor.cpu\(\)\)"):
+        MIXED[name](a, b)
+    assert (dev.put(b.cpu()) + dev.put(torch.ones(2))).tolist() == [1.0, 1.0]
+    other.close()
+
+
 def test_the_queue_is_bounded(dev):
     x = dev.put(torch.zeros(()))
     known(dev, lambda: x.add_(1))
