@@ -38,8 +38,9 @@ def main() -> NoReturn:
 
 
 def _stop(sentence: str, code: int = 2) -> NoReturn:
-    """Say why and leave."""
-    print(sentence, file=sys.stderr)
+    """Say why and leave; what a terminal would obey, as in a file's name, is written as an escape."""
+    signs = (sign if sign.isprintable() or sign == "\n" else ascii(sign)[1:-1] for sign in sentence)
+    print("".join(signs), file=sys.stderr)
     sys.exit(code)
 
 
@@ -154,13 +155,24 @@ def trace(
     """What the device did in a profiler trace, why it stood idle, and which steps were slow."""
     from labkit import trace as module
 
+    page = None if html is None else _page_file(html, file)
     try:
         report = module.report(file)
     except module.TraceError as error:
         _stop(str(error))
-    if html is not None:
-        Path(html).write_text(report.html(), encoding="utf-8")
+    if page is not None:
+        page.write_bytes(report.html().encode())
     print(report.json() if json else report.text())
+
+
+def _page_file(html: str, trace_file: str) -> Path:
+    """Where the page goes. CourseError: a name for no file, or the trace itself, which would be lost."""
+    page, read = Path(html), Path(trace_file)
+    if html in ("", "-"):
+        raise CourseError("Name a file for the page, such as --html page.html.")
+    if page.exists() and read.exists() and page.samefile(read):
+        raise CourseError(f"{page} is the trace itself: give the page another name.")
+    return page
 
 
 @app.command()

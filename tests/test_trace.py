@@ -1,6 +1,7 @@
 """What a report says: against brute force on small GPU traces, on a real one of this CPU, and on foreign ones."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -249,6 +250,39 @@ def test_a_trace_without_devices_or_operators_says_so(tmp_path):
     marks = trace.report(write(tmp_path / "u.json", [event("epoch", 0, 6, "user_annotation")]))
     assert marks.devices["CPU"].busy_s == 0.0
     assert marks.text()
+
+
+def _many_devices(n):
+    """Thirty kernels a device and thirty operators on threads of their own."""
+    kernels = [event(f"k{i % 5}", 100 * i, 50, "kernel", device=i % n) for i in range(30 * n)]
+    return kernels + [event("aten::mm", 10 * i, 5, pid=1000 + i % n, tid=i) for i in range(30 * n)]
+
+
+def _many_threads(n):
+    """Thirty threads for each of n, one operator each, and no device."""
+    return [event("aten::mm", 10 * i, 5, pid=i, tid=i) for i in range(30 * n)]
+
+
+def _many_accelerators(n):
+    """As many devices in the manner of XLA."""
+    labels = [{"ph": "M", "name": "process_name", "pid": i, "args": {"name": f"/device:TPU:{i}"}} for i in range(n)]
+    return labels + [event("fusion", 10 * i, 5, "", pid=i % n, tid=i % 3) for i in range(30 * n)]
+
+
+@pytest.mark.parametrize("made", [_many_devices, _many_threads, _many_accelerators])
+def test_ten_times_the_rows_and_events_take_about_ten_times_as_long(tmp_path, made):
+    """In the processor's time, the shortest of three; where each row looked through all events it was a hundred."""
+    taken_s = []
+    for n in (20, 200):
+        path = write(tmp_path / "t.json", made(n))
+        tries = []
+        for _ in range(3):
+            start_s = time.process_time()
+            report = trace.report(path)
+            report.text(), report.json(), report.html()
+            tries.append(time.process_time() - start_s)
+        taken_s.append(min(tries))
+    assert taken_s[1] < 30 * taken_s[0]
 
 
 def test_an_unknown_device_is_a_key_error(tmp_path):

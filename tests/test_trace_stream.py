@@ -96,6 +96,51 @@ def test_a_gzip_file_of_several_parts_or_with_something_behind_it_is_read(path):
     assert _count(path) == (40, [])
 
 
+DEEP = '{"a":' * 50_000 + "[1]" + "}" * 50_000
+# what stands between sound events, and how many parts are skipped for it
+ODD_VALUES = {
+    "nested too deeply": (f'{{"ph": "X", "args": {DEEP}}}', 1),
+    "nested too deeply, brackets in strings": ('{"b": "\\"}]", "args": ' + DEEP + ', "name": "]}\\\\"}', 1),
+    "a deep list": ("[" * 50_000 + "]" * 50_000, 1),
+    "a number of many digits": ('{"ph": "M", "args": {"n": ' + "9" * 5000 + "}}", 0),
+    "no comma": ('{"ph": "X" "ts": 1}', 1),
+    "no such word": ('{"ph": undefined}, {"ph": "\\u12"}', 2),
+}
+
+
+@pytest.mark.parametrize("what", ODD_VALUES)
+@pytest.mark.parametrize("chunk", [700, 1 << 20])
+def test_one_odd_value_does_not_end_the_reading(path, monkeypatch, what, chunk):
+    monkeypatch.setattr(stream, "CHUNK_BYTES", chunk)
+    odd, skipped = ODD_VALUES[what]
+    path.write_text(WHOLE.replace(', {"ph"', f', {odd}, {{"ph"', 1))
+    note = f"Skipped {skipped} part{'s' * (skipped > 1)} of the file, no JSON or nested too deeply: "
+    count, notes = _count(path)
+    assert count == 40
+    assert notes == [f"{note}events may be missing there."] * (skipped > 0)
+
+
+def test_an_odd_value_in_the_header_does_not_end_the_reading(path):
+    path.write_text(WHOLE.replace('"schemaVersion": 1', f'"schemaVersion": {DEEP}'))
+    assert _count(path)[0] == 40
+
+
+def test_an_event_with_a_number_of_many_digits_keeps_the_rest(path):
+    odd = event("aten::odd", 5, 5, device=3, correlation=7) | {"cat": "kernel"}
+    path.write_text(json.dumps([odd, *EVENTS]).replace('"correlation": 7', f'"correlation": 7, "n": {"9" * 5000}'))
+    found = trace.read(path)
+    assert found.devices == ["GPU 3"]
+    assert 7 in found.columns.link
+
+
+def test_an_event_longer_than_any_is_skipped_in_constant_memory(path, monkeypatch):
+    monkeypatch.setattr(stream, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(stream, "LARGEST_VALUE", 2_000)
+    long = json.dumps(event("aten::long", 5, 5, stack=["frame"] * 100_000))
+    path.write_text(WHOLE.replace(', {"ph"', f', {long}, {{"ph"', 1))
+    assert _count(path)[0] == 40
+
+
 NO_TRACES = {
     "empty": (b"", "is empty: export the trace again"),
     "blank": (b" \n\t", "is empty: export the trace again"),

@@ -64,14 +64,16 @@ def _accelerators(found: Found) -> Found:
     """With XLA's devices: what their threads do is work; those of one device become one row."""
     rows = list(found.rows)
     first: dict[str, int] = {}
+    homes, works = np.arange(len(rows), dtype=found.columns.row.dtype), np.zeros(len(rows), dtype=bool)
     for i, row in enumerate(found.rows):
         if device := _ACCELERATOR.search(row):
-            home = first.setdefault(device.group(), i)
-            rows[i] = device.group().lstrip("/") if home == i else row
-            on = found.columns.row == i
-            found.columns.kind[on & (found.columns.kind == CODE["host"])] = CODE["kernel"]
-            found.columns.row[on] = home
-    return replace(found, rows=rows, devices=[*found.devices, *first.values()])
+            homes[i] = first.setdefault(device.group(), i)
+            works[i] = True
+            rows[i] = device.group().lstrip("/") if homes[i] == i else row
+    kind, row = found.columns.kind, found.columns.row
+    kind = np.where(works[row] & (kind == CODE["host"]), CODE["kernel"], kind).astype(kind.dtype)
+    columns = replace(found.columns, kind=kind, row=homes[row])
+    return replace(found, columns=columns, rows=rows, devices=[*found.devices, *first.values()])
 
 
 def _cpu(found: Found) -> Found:
@@ -104,9 +106,10 @@ def _cpu(found: Found) -> Found:
 
 def _outermost(columns: Columns, which: np.ndarray) -> np.ndarray:
     """Indices of the entries that lie in no other of these entries on the same row."""
+    found = np.flatnonzero(which)
+    found = found[np.argsort(columns.row[found], kind="stable")]
     kept = []
-    for row in np.unique(columns.row[which]):
-        members = np.flatnonzero(which & (columns.row == row))
+    for members in np.split(found, np.flatnonzero(np.diff(columns.row[found])) + 1) if len(found) else ():
         reach = np.maximum.accumulate(columns.end_s[members])
         kept.append(members[np.concatenate(([True], columns.start_s[members[1:]] >= reach[:-1]))])
     return np.sort(np.concatenate(kept)) if kept else np.zeros(0, dtype=np.int64)

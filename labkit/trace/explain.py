@@ -73,8 +73,9 @@ def _around(ordinary: np.ndarray, index: int) -> list[int]:
 
 def _spent(trace: Trace, starts: np.ndarray, ends: np.ndarray, work: "_Work") -> dict[str, np.ndarray]:
     """For each cause, its seconds in each step; what a device did meanwhile is added to what the host did."""
-    host, taken, spent = trace.host(), _none(), {}
-    here = {kind: trace.columns.intervals(trace.work(CPU) & trace.of_kind(kind)) for kind in _on_cpu(trace)}
+    host, taken, spent = trace.host, _none(), {}
+    on_cpu = trace.columns.take(trace.of_row(CPU)) if CPU in trace.devices else None
+    here = {} if on_cpu is None else {kind: on_cpu.intervals(on_cpu.kind == CODE[kind]) for kind in DEVICE_KINDS}
     layers = [(cause, [host[kind], here.get(kind, _none())]) for kind, cause in HOST_CAUSES.items()]
     layers += [(LONGER, [here.get("kernel", _none()), here.get("copy", _none())])]
     layers += [("other", [host[kind] for kind in ("host", "launch", "wait", "copy")])]
@@ -90,11 +91,6 @@ def _spent(trace: Trace, starts: np.ndarray, ends: np.ndarray, work: "_Work") ->
         spent["communication"] = spent["communication"] + work.seconds_by_step(communication=True)
         spent[LONGER] = work.seconds_by_step(communication=False)
     return spent
-
-
-def _on_cpu(trace: Trace) -> Sequence[str]:
-    """The kinds of device work that take the host's own time: all where the CPU is the device, none else."""
-    return DEVICE_KINDS if CPU in trace.devices else ()
 
 
 def _none() -> Intervals:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -102,13 +103,20 @@ class Trace:
 
     def on_devices(self) -> np.ndarray:
         """Which entries belong to a device's row."""
-        return np.isin(self.columns.row, [i for i, row in enumerate(self.rows) if row in self.devices])
+        return np.array([row in self._devices for row in self.rows], dtype=bool)[self.columns.row]
+
+    def of_row(self, row: str) -> np.ndarray:
+        """Indices of a row's entries, by start. KeyError: no such row."""
+        order, edges = self._by_row
+        place = self._places[row]
+        return order[edges[place] : edges[place + 1]]
 
     def work(self, device: str) -> np.ndarray:
-        """Which entries are work of this device: kernels, copies, communication. KeyError: no such device."""
-        if device not in self.devices:
-            raise KeyError(f"no device {device!r}; there are: {', '.join(self.devices) or 'none'}")
-        return (self.columns.row == self.rows.index(device)) & self.of_kind(*DEVICE_KINDS)
+        """Indices of a device's work, by start: kernels, copies, communication. KeyError: no such device."""
+        if device not in self._devices:
+            raise self._no_device(device)
+        members = self.of_row(device)
+        return members[np.isin(self.columns.kind[members], [CODE[kind] for kind in DEVICE_KINDS])]
 
     def of_kind(self, *kinds: str) -> np.ndarray:
         """Which entries are of one of these kinds."""
@@ -117,26 +125,40 @@ class Trace:
     def launched_s(self, works: np.ndarray) -> np.ndarray:
         """When the launch of each of these entries was over; their own start, where no launch bears their number."""
         columns = self.columns
-        hosts = np.flatnonzero(~self.on_devices() & (columns.link >= 0))
-        hosts = hosts[np.argsort(columns.link[hosts], kind="stable")]
-        links = columns.link[hosts]
+        links, ends = self._launches
         if not len(links):
             return columns.start_s[works]
         place = np.minimum(np.searchsorted(links, columns.link[works]), len(links) - 1)
         known = links[place] == columns.link[works]
-        return np.where(known, columns.end_s[hosts[place]], columns.start_s[works])
+        return np.where(known, ends[place], columns.start_s[works])
 
     def idle(self, device: str) -> tuple[Intervals, list[str]]:
         """When a device stood idle, and each time's cause, one of labkit.timeline.CAUSES. KeyError: no such device.
 
         Where launches and work bear common numbers, what was launched before the device fell idle counts as queued.
         """
-        works = np.flatnonzero(self.work(device))
-        starts, ends = idle = complement(self.columns.intervals(works), 0.0, self.span_s)
-        place = np.searchsorted(self.columns.start_s[works], ends)
-        launched = np.append(self.launched_s(works), np.inf)
-        return idle, why_idle(idle, self.host(), launched[place] <= starts)
+        if device not in self._idle:
+            raise self._no_device(device)
+        return self._idle[device]
 
+    @cached_property
+    def _idle(self) -> dict[str, tuple[Intervals, list[str]]]:
+        """As `idle`, for each device: the causes are looked for in one go, for what the host did is common to all."""
+        idle, queued = [], []
+        for device in self.devices:
+            works = self.work(device)
+            starts, ends = complement(self.columns.intervals(works), 0.0, self.span_s)
+            place = np.searchsorted(self.columns.start_s[works], ends)
+            idle.append((starts, ends))
+            queued.append(np.append(self.launched_s(works), np.inf)[place] <= starts)
+        if not idle:
+            return {}
+        every = tuple(np.concatenate(each) for each in zip(*idle, strict=True))
+        causes, edges = why_idle(every, self.host, np.concatenate(queued)), np.cumsum([0, *map(len, queued)]).tolist()
+        each = zip(self.devices, idle, edges, edges[1:], strict=False)
+        return {device: (gaps, causes[first:last]) for device, gaps, first, last in each}
+
+    @cached_property
     def host(self) -> dict[str, Intervals]:
         """What the host did: for each kind, the time that it covers on any row that is no device's.
 
@@ -145,7 +167,33 @@ class Trace:
         hosts = ~self.on_devices() & ~((self.columns.role == FRAME) & self.of_kind("host"))
         return {kind: self.columns.intervals(hosts & self.of_kind(kind)) for kind in KINDS}
 
-    @property
+    def _no_device(self, name: str) -> KeyError:
+        """What to raise where there is no such device."""
+        return KeyError(f"no device {name!r}; there are: {', '.join(self.devices) or 'none'}")
+
+    @cached_property
+    def _devices(self) -> frozenset[str]:
+        return frozenset(self.devices)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """Each row's index."""
+        return {row: i for i, row in enumerate(self.rows)}
+
+    @cached_property
+    def _by_row(self) -> tuple[np.ndarray, np.ndarray]:
+        """Indices of all entries row by row, and where each row's begin: no device need look through them all."""
+        edges = np.cumsum(np.bincount(self.columns.row, minlength=len(self.rows)))
+        return np.argsort(self.columns.row, kind="stable"), np.concatenate(([0], edges))
+
+    @cached_property
+    def _launches(self) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers that launches bear, sorted, and when each launch was over."""
+        hosts = np.flatnonzero(~self.on_devices() & (self.columns.link >= 0))
+        hosts = hosts[np.argsort(self.columns.link[hosts], kind="stable")]
+        return self.columns.link[hosts], self.columns.end_s[hosts]
+
+    @cached_property
     def steps(self) -> list[Step]:
         """The steps: as annotated (the profiler's own count, if there is one), else from optimizer step to the next.
 

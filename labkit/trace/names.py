@@ -37,7 +37,13 @@ _STEP = re.compile(r"^(profilerstep|(train(ing)?[ _.-]?)?(step|iteration|iter))(
 
 
 _COMPUTES = re.compile(r"::|^gloo:|CompiledFxGraph")
+_HALVES = re.compile("[\ud800-\udfff]")
 _WRAPS = re.compile(r"(autograd::engine|torch::autograd|torch::jit|prims|profiler)::")
+
+
+def readable(text: str) -> str:
+    """A text as UTF-8 can hold it: half a surrogate pair, or a byte of a file's name that is none, becomes U+FFFD."""
+    return _HALVES.sub("\ufffd", text)
 
 
 def is_device(category: str) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.figure import BLUE, GREEN, GREY, OCHRE, PURPLE, VERMILLION
 from labkit.trace.devices import CPU
-from labkit.trace.model import Trace
+from labkit.trace.model import CODE, Trace
 from labkit.units import format_bytes, format_s
 
 if TYPE_CHECKING:
@@ -128,12 +128,13 @@ def _drawing(whole: Trace, title: str, start_s: float, end_s: float) -> str:
     }
     trace = replace(whole, columns=replace(inside, **clipped))
     counts = np.bincount(trace.columns.row, minlength=len(trace.rows))
-    hosts = [i for i in np.argsort(-counts, kind="stable").tolist() if counts[i] and trace.rows[i] not in trace.devices]
-    rows = [*hosts[:MOST_HOST_ROWS], *(trace.rows.index(device) for device in trace.devices)]
+    busiest, devices = np.argsort(-counts, kind="stable").tolist(), set(trace.devices)
+    hosts = [trace.rows[i] for i in busiest if counts[i] and trace.rows[i] not in devices]
+    rows = [*hosts[:MOST_HOST_ROWS], *trace.devices]
     scale = WIDTH / (end_s - start_s)
     parts, top = [], 0
     for row in rows:
-        parts.append(f'<text x="4" y="{top + 13}">{escape(trace.rows[row])}</text>')
+        parts.append(f'<text x="4" y="{top + 13}">{escape(row)}</text>')
         parts += _row(trace, row, top + 17, scale)
         top += 17 + ROW + PAD
     ticks = "".join(
@@ -166,15 +167,16 @@ def _stripes(kind: str) -> str:
     )
 
 
-def _row(trace: Trace, row: int, top: int, scale: float) -> list[str]:
+def _row(trace: Trace, row: str, top: int, scale: float) -> list[str]:
     """The bars of one row, a kind after the other, and a device's gaps."""
     bars: list[str] = []
+    columns = trace.columns.take(trace.of_row(row))
     for kind in LOOKS:
-        starts, ends = trace.columns.intervals((trace.columns.row == row) & trace.of_kind(kind))
+        starts, ends = columns.intervals(columns.kind == CODE[kind])
         bars += _bars(starts, ends, top, scale, f'fill="{_fill(kind)}"', kind)
-    if trace.rows[row] in trace.devices:
+    if row in trace.devices:
         look = 'fill="none" stroke="var(--line)" stroke-dasharray="2 2"'
-        (starts, ends), causes = trace.idle(trace.rows[row])
+        (starts, ends), causes = trace.idle(row)
         wide = np.flatnonzero((ends - starts) * scale > 3).tolist()
         for start, end, cause in ((starts[i], ends[i], causes[i]) for i in wide):
             bars += _bars(np.array([start]), np.array([end]), top, scale, look, f"idle: {cause}")

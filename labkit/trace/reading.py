@@ -100,7 +100,7 @@ class Builder:
         code = CODE.get(naming.kind(group, text), -1)
         found = (
             code,
-            self.names.setdefault(naming.shown(text), len(self.names)),
+            self.names.setdefault(naming.readable(naming.shown(text)), len(self.names)),
             OPERATOR if naming.is_operator(group) else FRAME if group == "python_function" else 0,
             naming.is_device(group),
         )
@@ -144,7 +144,7 @@ class Builder:
 
     def _row_names(self) -> list[str]:
         """Each row's name: `GPU 0`, or the names that the trace gives process and thread; none twice."""
-        names: list[str] = []
+        names: dict[str, None] = {}
         for process, thread in self.rows:
             owner = self.labels.get(process, "")
             if process is DEVICE:
@@ -153,9 +153,13 @@ class Builder:
                 name = f"{owner} {self.labels.get((process, thread), thread)}"
             else:
                 name = self.labels.get((process, thread), f"thread {thread}")
-            name = name if name not in names else f"{name} of process {process}"
-            names.append(name if name not in names else f"{name} ({len(names)})")
-        return names
+            if name in names and process is not DEVICE:
+                name = f"{name} of process {process}"
+            name = naming.readable(name)
+            while name in names:
+                name = f"{name} ({len(names)})"
+            names[name] = None
+        return list(names)
 
 
 def _place(event: dict[str, Any]) -> tuple[object, object]:
@@ -192,7 +196,9 @@ def of_spans(spans: Iterable[Span], source: str = "spans") -> Trace:
         shape=np.full(n, -1, dtype=np.int32),
         n_bytes=np.zeros(n),
     )
-    return Trace(source=source, columns=columns, names=list(names), rows=list(rows), devices=device_rows(spans))
+    shown = {"names": names, "rows": rows, "devices": device_rows(spans)}
+    shown = {key: [naming.readable(text) for text in texts] for key, texts in shown.items()}
+    return Trace(source=source, columns=columns, **shown)
 
 
 def read(source: object) -> Trace:
@@ -224,4 +230,4 @@ def _of_file(path: Path, name: str) -> Trace:
     if not len(builder.columns["name"]):
         what = f"{builder.count} events, none of which lasted any known time" if builder.count else "no events"
         raise TraceError(f"{path} holds {what}: export the trace again, around some work.")
-    return builder.trace(name, events.notes)
+    return builder.trace(naming.readable(name), events.notes)

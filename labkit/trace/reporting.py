@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from labkit.show import show, varying_html, varying_text
-from labkit.timeline import UNKNOWN, Intervals, length_s, overlap_s
+from labkit.timeline import UNKNOWN, Intervals, length_s, overlap_s, union
 from labkit.trace.devices import CPU
 from labkit.trace.explain import Explained, explain
-from labkit.trace.model import Trace, annotated
+from labkit.trace.model import CODE, Columns, Trace, annotated
 from labkit.trace.reading import read
 from labkit.units import format_bytes, format_s
 
@@ -96,7 +96,7 @@ class Report:
     trace: Trace
 
     def json(self) -> str:
-        """The report as JSON, all times in seconds."""
+        """The report as JSON, all times in seconds; in ASCII, so that any terminal and pipe keeps every name."""
         slow = [
             {"name": each.step.name, "index": each.slow.index, "seconds": each.slow.seconds, "ratio": each.slow.ratio}
             | {"causes": [{"cause": cause, "seconds": seconds} for cause, seconds in each.causes], "note": each.note}
@@ -106,7 +106,7 @@ class Report:
         said = {"source": self.source, "span_s": self.span_s, "devices": devices, "host": asdict(self.host)}
         said |= {"steps": self.steps, "steps_inferred": self.steps_inferred, "slow_steps": slow}
         said["notes"] = list(self.notes)
-        return json.dumps(said, indent=2, ensure_ascii=False)
+        return json.dumps(said, indent=2)
 
     def text(self) -> str:
         """The report as lines of text."""
@@ -147,13 +147,12 @@ class Report:
 def report(source: object) -> Report:
     """The report on a trace, or on anything that `read` takes. TraceError as there."""
     trace = read(source)
-    host = trace.host()
     slow = explain(trace)
     return Report(
         source=trace.source,
         span_s=trace.span_s,
         devices={name: _device(trace, name) for name in trace.devices},
-        host=_host(trace, host),
+        host=_host(trace),
         steps=len(trace.steps),
         steps_inferred=bool(trace.steps) and not annotated(trace),
         slow_steps=slow,
@@ -164,15 +163,16 @@ def report(source: object) -> Report:
 
 def _device(trace: Trace, name: str) -> Device:
     """What one device did."""
-    columns, works = trace.columns, trace.work(name)
-    busy = columns.intervals(works)
-    kinds = {kind: works & trace.of_kind(kind) for kind in ("kernel", "copy", "communication")}
-    computing, talking = columns.intervals(kinds["kernel"]), columns.intervals(kinds["communication"])
-    moved = kinds["copy"] & ~np.isin(columns.name, [i for i, n in enumerate(trace.names) if "memset" in n.lower()])
+    work = trace.columns.take(trace.work(name))
+    busy = union(work.start_s, work.end_s)
+    kinds = {kind: work.kind == CODE[kind] for kind in ("kernel", "copy", "communication")}
+    computing, talking = work.intervals(kinds["kernel"]), work.intervals(kinds["communication"])
+    fills = [i for i in np.unique(work.name).tolist() if "memset" in trace.names[i].lower()]
+    moved = kinds["copy"] & ~np.isin(work.name, fills)
     idle, causes = trace.idle(name)
     between_s = float(busy[1][-1] - busy[0][0]) if len(busy[0]) else 0.0
     busy_s, idle_s = length_s(busy), length_s(idle)
-    seconds = columns.end_s - columns.start_s
+    seconds = work.end_s - work.start_s
     return Device(
         busy_s=busy_s,
         idle_s=idle_s,
@@ -182,11 +182,11 @@ def _device(trace: Trace, name: str) -> Device:
         kernels=int(kinds["kernel"].sum()),
         short_kernels=int((kinds["kernel"] & (seconds < SHORT_S)).sum()),
         copies=int(moved.sum()),
-        copied_bytes=float(columns.n_bytes[moved].sum()),
-        copy_s=length_s(columns.intervals(kinds["copy"])),
+        copied_bytes=float(work.n_bytes[moved].sum()),
+        copy_s=length_s(work.intervals(kinds["copy"])),
         communication_s=length_s(talking),
         exposed_communication_s=length_s(talking) - overlap_s(talking, computing),
-        top=_top(trace, works, busy_s),
+        top=_top(work, trace.names, busy_s),
     )
 
 
@@ -198,14 +198,14 @@ def _causes(idle: Intervals, causes: Sequence[str]) -> dict[str, float]:
     return dict(sorted(total.items(), key=lambda each: -each[1]))
 
 
-def _top(trace: Trace, works: np.ndarray, busy_s: float) -> list[Top]:
+def _top(work: Columns, called: Sequence[str], busy_s: float) -> list[Top]:
     """The operations with the most seconds in all."""
-    names, places = np.unique(trace.columns.name[works], return_inverse=True)
-    total = np.bincount(places, (trace.columns.end_s - trace.columns.start_s)[works], minlength=len(names))
+    names, places = np.unique(work.name, return_inverse=True)
+    total = np.bincount(places, work.end_s - work.start_s, minlength=len(names))
     count = np.bincount(places, minlength=len(names))
     return [
         Top(
-            name=trace.names[names[i]],
+            name=called[names[i]],
             seconds=float(total[i]),
             count=int(count[i]),
             share=float(total[i] / busy_s) if busy_s else 0.0,
@@ -214,8 +214,9 @@ def _top(trace: Trace, works: np.ndarray, busy_s: float) -> list[Top]:
     ]
 
 
-def _host(trace: Trace, host: Mapping[str, Intervals]) -> Host:
+def _host(trace: Trace) -> Host:
     """What the host did."""
+    host = trace.host
     launches = int((~trace.on_devices() & trace.of_kind("launch")).sum())
     waits, data_waits = len(host["wait"][0]), len(host["data"][0])
     recorded = launches + waits > 0

@@ -15,6 +15,8 @@ from typing import Any, BinaryIO
 
 CHUNK_BYTES = 1 << 20
 LARGEST_VALUE = 1 << 26  # signs: no single event or header entry is longer
+# What a value is skipped by: whole strings, brackets, and the beginning of a string whose end is not yet read.
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}"]', re.S)
 _BLANK = re.compile(r"[\s,\x00]*")  # commas too: between events, after the last one, twice in a row
 _GZIP = b"\x1f\x8b"
 
@@ -26,7 +28,8 @@ class TraceError(ValueError):
 class Events:
     """The events of the trace file `path`, gzip or plain, as dicts; `notes` says what was odd, `header` the rest.
 
-    Iterating raises TraceError where nothing can be read; what breaks after some events ends them, with a note.
+    Iterating raises TraceError where nothing can be read. A value that is no JSON, or nests too deeply, is skipped
+    where its brackets tell its end, else it ends the events; either with a note.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -34,6 +37,8 @@ class Events:
         self.header: dict[str, Any] = {}
         self.notes: list[str] = []
         self._decode = json.JSONDecoder(strict=False).raw_decode
+        self._decode_long = json.JSONDecoder(strict=False, parse_int=_whole).raw_decode  # three times slower
+        self._skipped = 0
         self._utf8 = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._text, self._place, self._ended = "", 0, False
 
@@ -87,6 +92,9 @@ class Events:
             if not count:
                 raise
             self.notes.append(f"The file is cut off or broken after {count} events: what is said here is about those.")
+        if self._skipped:
+            what = f"{self._skipped} part{'' if self._skipped == 1 else 's'}"
+            self.notes.append(f"Skipped {what} of the file, no JSON or nested too deeply: events may be missing there.")
 
     def _sign(self) -> str:
         """The next sign that is neither blank nor a comma; empty at the end of the file."""
@@ -98,14 +106,38 @@ class Events:
                 return ""
 
     def _value(self) -> Any:
-        """The JSON value that starts here; TraceError where there is none."""
+        """The JSON value that starts here, None for one that was skipped; TraceError where none ends."""
+        decode = self._decode
         while True:
             try:
-                value, self._place = self._decode(self._text, self._place)
+                value, self._place = decode(self._text, self._place)
                 return value
-            except (ValueError, RecursionError):
+            except json.JSONDecodeError:
                 if len(self._text) - self._place > LARGEST_VALUE or not self._more():
-                    raise self._no_json() from None
+                    return self._skip()
+            except ValueError:  # a whole number of more digits than Python converts
+                decode = self._decode_long
+            except RecursionError:
+                return self._skip()
+
+    def _skip(self) -> None:
+        """Go past the value that starts here without taking it; TraceError where it does not end."""
+        depth, first = 0, self._sign()
+        if first not in ("[", "{", '"'):
+            raise self._no_json()
+        while True:
+            for token in _TOKEN.finditer(self._text, self._place):
+                if token[0] == '"':
+                    break
+                self._place = token.end()
+                depth += (token[0] in "[{") - (token[0] in "]}")
+                if not depth:
+                    self._skipped += 1
+                    return
+            else:
+                self._place = len(self._text)
+            if len(self._text) - self._place > LARGEST_VALUE or not self._more():
+                raise self._no_json()
 
     def _more(self) -> bool:
         """Read on: as much as is already waiting, one chunk at least; whether there was more."""
@@ -120,6 +152,14 @@ class Events:
     def _no_json(self) -> TraceError:
         """The sentence for what cannot be JSON."""
         return TraceError(f"{self.path} is not a Chrome trace: it is not JSON, or cut off before its first event.")
+
+
+def _whole(digits: str) -> float:
+    """A whole number; infinity for one of more digits than Python converts."""
+    try:
+        return int(digits)
+    except ValueError:
+        return float(digits)
 
 
 class _Unpacked:
