@@ -2,11 +2,12 @@
 
 `open()` gives this device, or where there is a GPU, the GPU with the same few methods. As on a GPU, an operation
 returns before it has run; `.item()`, `.cpu()`, printing, and whatever else needs a value wait until it has. Results are
-bit for bit those of plain torch on one thread.
+bit for bit those of plain torch on one thread, random ones too: the host draws these at the launch, from the generator
+that plain torch would use. Where values decide what is drawn (bernoulli, multinomial), it waits for them.
 
 Unlike a GPU: a launch costs some fifteen microseconds, not five to ten; an operation that meets shapes for the first
-time is waited for, to learn what its result is like (recorded as `compile`); random numbers come from torch's global
-generator; plain tensors are taken along without complaint, and `device=x.device` makes one: a GRU needs a first state.
+time is waited for, to learn what its result is like (recorded as `compile`); plain tensors are taken along without
+complaint, and `device=x.device` makes one: a GRU needs a first state.
 """
 
 import threading
@@ -24,7 +25,7 @@ from labkit import opened
 from labkit.device_cuda import CudaDevice, CudaPending
 from labkit.handles import ELSEWHERE, Box, DeviceError, Handle, boxed, metas, pack, touches_host, wrapped
 from labkit.launches import Plan, given, outline, outline_of_view, plan_of
-from labkit.tasks import Pending, Task, held_lock, put_module, shown
+from labkit.tasks import Pending, Task, drawn, held_lock, put_module, shown
 from labkit.timeline import Span
 
 __all__ = ["CudaDevice", "CudaPending", "DeviceError", "Handle", "Pending", "ThreadDevice"]
@@ -56,7 +57,8 @@ class ThreadDevice:
         """A tensor on the device, or a module moved there (the same module, as `.to` gives it back).
 
         Waits until all earlier work and the copy are done, as a GPU does for ordinary memory. With non_blocking it does
-        not, and the source must stay as it is until the copy is done. ValueError: neither tensor nor module, or on another device thread.
+        not, and the source must stay as it is until the copy is done. ValueError: neither tensor nor module, or on
+        another device thread.
         """
         if isinstance(what, nn.Module):
             return put_module(self, what, non_blocking)
@@ -136,6 +138,9 @@ class ThreadDevice:
         plan, key = plan_of(func), [func]
         if plan.resizes:
             raise NotImplementedError(f"{plan.name} changes a tensor's size in place: the device thread cannot do that")
+        if plan.fills:
+            self._send(task := drawn(plan, func, args, kwargs), started_s)
+            return given(plan, args, kwargs) if plan.gives else wrapped(task.expected, task.boxes, self)
         packed = pack(enumerate(args), plan, key, self)
         names = tuple(kwargs)
         packed_kwargs = dict(zip(names, pack(kwargs.items(), plan, key, self), strict=True))

@@ -53,7 +53,8 @@ class Plan:
     writes: the arguments that it changes. returns: for each result, the argument that it is, or None; gives: it returns
     what it was given, and nothing else.
     numbers: the arguments that are calculated with, whose value shapes nothing. reads: it gives one value to the host,
-    for whatever the code asked: item, bool, float. call: what the worker calls.
+    for whatever the code asked: item, bool, float. fills: it draws random numbers, whatever its tensor's values are.
+    call: what the worker calls.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Plan:
     gives: bool
     numbers: frozenset[int | str]
     reads: bool
+    fills: bool
     call: Callable
 
 
@@ -85,6 +87,7 @@ def plan_of(func: Any) -> Plan:
         gives=bool(returned) and all(name is not None for name in returned),
         numbers=frozenset(place[a.name] for a in schema.arguments if "number" in str(a.type)),
         reads=schema.name == "aten::_local_scalar_dense",
+        fills=_draws(func) and _is_blind(func),
         call=_for_training(func) if schema.name == "aten::mkldnn_rnn_layer" else func,
     )
 
@@ -109,6 +112,20 @@ def _argument_with(alias: Any, written: Sequence) -> str | None:
     return next((a.name for a in written if a.alias_info.before_set & alias.before_set), None)
 
 
+def _draws(func: Any) -> bool:
+    """Whether an operation takes random numbers from a generator (attention, on a CPU, does not)."""
+    drawing = torch.Tag.nondeterministic_seeded in func.tags or any(
+        a.name == "generator" for a in func._schema.arguments
+    )
+    return drawing and "attention" not in func._schema.name
+
+
+def _is_blind(func: Any) -> bool:
+    """Whether what an operation draws hangs on its one tensor's shape alone: `normal_`, `rand_like`."""
+    tensors = ["Tensor" in str(a.type) for a in func._schema.arguments]
+    return sum(tensors) == 1 == sum(tensors[:1]) and func._schema.name.endswith(("_", "_like"))
+
+
 def _waiting(func: Any) -> Callable[[Sequence, dict], bool]:
     """Whether the host must wait: where values decide what comes back, as on a GPU."""
     name = func._schema.name
@@ -118,7 +135,7 @@ def _waiting(func: Any) -> Callable[[Sequence, dict], bool]:
         return lambda args, _kwargs: _has_mask(args[1]) and args[2].numel() > 1  # one value: a masked_fill
     if name == "aten::repeat_interleave":
         return lambda _args, kwargs: kwargs.get("output_size") is None
-    decided = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
+    decided = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags) or _draws(func)
     return lambda _args, _kwargs: bool(decided)
 
 

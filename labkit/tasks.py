@@ -3,15 +3,15 @@
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, no_type_check
 
 import torch
 from torch import Tensor, nn
 
-from labkit.handles import DeviceError, Handle, fill, unpacked
-from labkit.launches import outline
+from labkit.handles import Box, DeviceError, Handle, fill, unpacked
+from labkit.launches import Plan, outline
 
 
 class Task:
@@ -49,6 +49,21 @@ class Task:
         self.error = error
         fill(self.boxes, error)
         return error
+
+
+@no_type_check
+def drawn(plan: Plan, func: Any, args: Sequence, kwargs: dict) -> Task:
+    """The task that brings random numbers to the device: they are drawn here and now, as plain torch draws them.
+
+    Whatever the host does to the generator next, to seed it or to shuffle, comes after them.
+    """
+    meta = args[0]._meta
+    values = func(torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype), *args[1:], **kwargs)
+    if plan.gives:
+        return Task(torch.Tensor.copy_, [args[0]._box, values], {}, plan.name, "kernel")
+    task = Task(lambda: values, [], {}, plan.name, "kernel")
+    task.expected, task.boxes = outline(values), Box()
+    return task
 
 
 class Pending:

@@ -9,6 +9,7 @@ import weakref
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 from labkit import device_thread, models, trace, train
@@ -169,6 +170,76 @@ def test_training_is_bit_for_bit_that_of_plain_torch(dev, name):
     assert dev.waits - before == 6, "what was put waited, and nothing else"
     assert all(isinstance(each, Handle) for each in ours)
     assert all(torch.equal(each.cpu(), other) for each, other in zip(ours, plain, strict=True))
+
+
+def seeded_each_time(put):
+    x = put(torch.ones(20_000))
+    return [(torch.manual_seed(k), nn.functional.dropout(x, 0.5))[1] for k in range(4)]
+
+
+def beside_a_shuffle(put):
+    x = put(torch.ones(20_000))
+    return [each for _ in range(4) for each in (nn.functional.dropout(x, 0.5), torch.randperm(8))]
+
+
+def forked(put):
+    x, drawn = put(torch.ones(1000)), []
+    for _ in range(3):
+        drawn.append(nn.functional.dropout(x, 0.5))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(7)
+            drawn.append(nn.functional.dropout(x, 0.5))
+    return drawn
+
+
+def checkpointed(put):
+    model, x = put(nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5))), put(torch.ones(32, 64)).requires_grad_()
+    for k in range(3):
+        torch.manual_seed(k)
+        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).square().sum().backward()
+    return [x.grad]
+
+
+def every_kind(put):
+    x, own = put(torch.rand(6, 6)), torch.Generator().manual_seed(3)
+    fills = ("uniform_", "normal_", "exponential_", "cauchy_", "log_normal_", "random_", "bernoulli_")
+    made = [getattr(x.clone(), name)() for name in fills] + [
+        x.clone().geometric_(0.3),
+        x.clone().normal_(generator=own),
+    ]
+    x[:, ::2].normal_(2.0, 3.0)
+    x.t()[1].uniform_()
+    made += [torch.rand_like(x), torch.randn_like(x.t()), torch.randint_like(x, 9), torch.randint_like(x, 3, 9)]
+    p = made[0].abs()
+    made += [torch.bernoulli(p), torch.multinomial(p, 2), torch.poisson(p), torch.normal(p, p), p.clone().bernoulli_(p)]
+    return [x, *made, nn.functional.rrelu(x, training=True), nn.functional.alpha_dropout(x, 0.5), torch.rand(3)]
+
+
+RANDOM = [seeded_each_time, beside_a_shuffle, forked, checkpointed, every_kind]
+
+
+@pytest.mark.parametrize("run", RANDOM)
+def test_what_is_drawn_is_what_plain_torch_draws_whatever_the_host_does_to_the_generator(dev, run):
+    torch.manual_seed(0)
+    plain = [each.clone() for each in run(lambda what: what)]
+    for _ in range(3):
+        torch.manual_seed(0)
+        ours = run(dev.put)
+        torch.manual_seed(5)  # while it is still queued
+        assert all(torch.equal(each.cpu(), other) for each, other in zip(ours, plain, strict=True))
+
+
+def test_dropout_does_not_wait_and_leaves_nothing_undrawn(dev):
+    x = dev.put(torch.ones(100))
+    known(dev, lambda: nn.functional.dropout(x, 0.5))
+    before, gate = dev.waits, held_up(dev)
+    nn.functional.dropout(x, 0.5)
+    torch.manual_seed(0)
+    undisturbed = torch.get_rng_state()
+    gate.set()
+    assert dev.waits == before
+    dev.synchronize()
+    assert torch.equal(torch.get_rng_state(), undisturbed)
 
 
 def through_views(x, w):
