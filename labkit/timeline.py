@@ -165,10 +165,17 @@ def gaps(
     devices = device_rows(spans) if devices is None else devices
     start_s = min((span.start_s for span in spans), default=0.0) if start_s is None else start_s
     end_s = max((span.end_s for span in spans), default=0.0) if end_s is None else end_s
-    host = {kind: _intervals([s for s in spans if s.row not in devices and s.kind == kind]) for kind in KINDS}
+    works: dict[str, list[Span]] = {row: [] for row in devices}
+    hosts: dict[str, list[Span]] = {kind: [] for kind in KINDS}
+    for span in spans:
+        if span.row not in works:
+            hosts[span.kind].append(span)
+        elif span.kind in DEVICE_KINDS:
+            works[span.row].append(span)
+    host = {kind: _intervals(members) for kind, members in hosts.items()}
     found = []
     for row in devices:
-        idle = complement(_intervals([s for s in spans if s.row == row and s.kind in DEVICE_KINDS]), start_s, end_s)
+        idle = complement(_intervals(works[row]), start_s, end_s)
         causes = why_idle(idle, host)
         found += [
             Gap(row=row, start_s=float(a), end_s=float(b), cause=why) for a, b, why in zip(*idle, causes, strict=True)

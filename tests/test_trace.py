@@ -259,14 +259,14 @@ def _many_devices(n):
 
 
 def _many_threads(n):
-    """Thirty threads for each of n, one operator each, and no device."""
-    return [event("aten::mm", 10 * i, 5, pid=i, tid=i) for i in range(30 * n)]
+    """Ninety threads for each of n, one operator each, and no device."""
+    return [event("aten::mm", 10 * i, 5, pid=i, tid=i) for i in range(90 * n)]
 
 
 def _many_accelerators(n):
-    """As many devices in the manner of XLA."""
-    labels = [{"ph": "M", "name": "process_name", "pid": i, "args": {"name": f"/device:TPU:{i}"}} for i in range(n)]
-    return labels + [event("fusion", 10 * i, 5, "", pid=i % n, tid=i % 3) for i in range(30 * n)]
+    """Three devices for each of n, in the manner of XLA, with ten operations each."""
+    labels = [{"ph": "M", "name": "process_name", "pid": i, "args": {"name": f"/device:TPU:{i}"}} for i in range(3 * n)]
+    return labels + [event("fusion", 10 * i, 5, "", pid=i % (3 * n), tid=i % 3) for i in range(30 * n)]
 
 
 @pytest.mark.parametrize("made", [_many_devices, _many_threads, _many_accelerators])
