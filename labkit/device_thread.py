@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from labkit import opened
 from labkit.device_cuda import CudaDevice, CudaPending
-from labkit.handles import ELSEWHERE, Box, DeviceError, Handle, boxed, metas, pack, touches_host, wrapped
+from labkit.handles import ELSEWHERE, Box, DeviceError, Handle, ToDevice, boxed, metas, pack, touches_host, wrapped
 from labkit.launches import Plan, given, outline, outline_of_view, plan_of
-from labkit.tasks import Pending, Task, drawn, held_lock, put_module, shown
+from labkit.tasks import Pending, Task, become, drawn, held_lock, put_module, shown
 from labkit.timeline import Span
 
 __all__ = ["CudaDevice", "CudaPending", "DeviceError", "Handle", "Pending", "ThreadDevice"]
@@ -41,6 +41,7 @@ class ThreadDevice:
     """A worker thread and its queue; made by `open`. `waits` counts how often the host waited for it."""
 
     name = "worker thread on this CPU"
+    become = staticmethod(become)
 
     def __init__(self, launch_s: float) -> None:
         self.launch_s, self.waits = launch_s, 0
@@ -56,9 +57,9 @@ class ThreadDevice:
     def put(self, what: Any, non_blocking: bool = False) -> Any:
         """A tensor on the device, or a module moved there (the same module, as `.to` gives it back).
 
-        Waits until all earlier work and the copy are done, as a GPU does for ordinary memory. With non_blocking it does
-        not, and the source must stay as it is until the copy is done. ValueError: neither tensor nor module, or on
-        another device thread.
+        Gradients come back through it. Waits until all earlier work and the copy are done, as a GPU does for ordinary
+        memory. With non_blocking it does not, and the source must stay as it is until the copy is done. ValueError:
+        neither tensor nor module, or on another device thread.
         """
         if isinstance(what, nn.Module):
             return put_module(self, what, non_blocking)
@@ -66,10 +67,12 @@ class ThreadDevice:
             return self._own(what, "put")
         if not isinstance(what, Tensor):
             raise ValueError(f"A device takes tensors and modules, not {type(what).__name__}.")
+        if what.requires_grad and torch.is_grad_enabled():
+            return ToDevice.apply(what, self, non_blocking)
         task = Task(torch.clone, [what.detach()], {}, "copy to device", "copy")
         task.expected, task.boxes = outline(torch.empty_like(what, device="meta")), Box()
         self._send(task, perf_counter(), wait=not non_blocking)
-        return Handle(task.boxes, task.expected, self).requires_grad_(what.requires_grad)
+        return Handle(task.boxes, task.expected, self)
 
     def fetch(self, tensor: object, name: str = "copy to host") -> Pending:
         """The values of a tensor as they are at this point of the queue, on their way to the host; does not wait.

@@ -40,6 +40,8 @@ def _asking(method: str, asks: str) -> Callable[[Tensor], Any]:
 
     @wraps(own)
     def asking(self: Tensor) -> Any:
+        if torch._C._dispatch_tls_is_dispatch_key_excluded("Python"):  # inside torch.tensor, which would not ask us
+            return own(self._home.fetch(self, asks).get())
         self._asked = asks
         try:
             return own(self)
@@ -135,10 +137,31 @@ class Handle(Tensor):
         return Tensor.data.__get__(self)
 
     @data.setter
-    def data(self, other: "Handle") -> None:
-        """Let this handle stand for the memory of another."""
+    @no_type_check
+    def data(self, other: Tensor) -> None:
+        """Let this handle stand for the memory of another; given a plain tensor, it becomes one, with its gradient.
+
+        So a module comes back to the host. RuntimeError: something else refers to it, or to another of its module's.
+        """
+        if not isinstance(other, Handle):
+            self._home.become(self, other)
+            return
         Tensor.data.__set__(self, other)
         self._box, self._meta, self._home = other._box, other._meta, other._home
+
+
+class ToDevice(torch.autograd.Function):
+    """A copy on a device, through which gradients come back."""
+
+    @staticmethod
+    def forward(ctx: Any, plain: Tensor, home: Any, non_blocking: bool) -> Handle:  # noqa: ARG004
+        """The copy, as the device's put makes it."""
+        return home.put(plain, non_blocking)
+
+    @staticmethod
+    def backward(ctx: Any, flowing: Tensor) -> tuple[Tensor, None, None]:  # noqa: ARG004
+        """The gradient, on the host; waits."""
+        return flowing.cpu(), None, None
 
 
 class _ToHost(torch.autograd.Function):

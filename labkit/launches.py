@@ -132,11 +132,17 @@ def _waiting(func: Any) -> Callable[[Sequence, dict], bool]:
     if name == "aten::index":
         return lambda args, _kwargs: _has_mask(args[1])
     if name in ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_"):
-        return lambda args, _kwargs: _has_mask(args[1]) and args[2].numel() > 1  # one value: a masked_fill
+        return lambda args, _kwargs: _has_mask(args[1]) and not _is_number(args[2])
     if name == "aten::repeat_interleave":
         return lambda _args, kwargs: kwargs.get("output_size") is None
     decided = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags) or _draws(func)
     return lambda _args, _kwargs: bool(decided)
+
+
+@no_type_check
+def _is_number(value: Tensor) -> bool:
+    """Whether a value is one the host knows: with a mask, it makes a masked_fill."""
+    return type(value) is Tensor and value.numel() == 1
 
 
 @no_type_check

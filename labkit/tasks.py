@@ -123,6 +123,8 @@ def put_module(device: Any, module: nn.Module, non_blocking: bool) -> nn.Module:
                 _replace(module, held, new)
             else:
                 torch.utils.swap_tensors(held, new)
+    for held in module.parameters():
+        held._module = module
     for part in module.modules():
         for name, held in part._buffers.items():
             if held is not None:
@@ -130,6 +132,34 @@ def put_module(device: Any, module: nn.Module, non_blocking: bool) -> nn.Module:
     if not non_blocking:
         device.synchronize()
     return module
+
+
+@no_type_check
+def become(handle: Handle, plain: Tensor) -> None:
+    """Turn the very object that a handle is into a plain tensor, its gradient too.
+
+    RuntimeError: it cannot, or another parameter of the module that was put with it cannot; then none has moved.
+    """
+    module = vars(handle).get("_module")
+    together = [handle, *(module.parameters() if module is not None else ())]
+    recurrent = [part for part in module.modules() if isinstance(part, nn.RNNBase)] if module is not None else []
+    known = {id(each) for part in recurrent for each in part._flat_weight_refs}  # renewed when their turn comes
+    if any(type(held) is Handle and _is_stuck(held, known) for held in together):
+        raise RuntimeError(
+            "Something still refers to these parameters: a backward pass that has not run yet, a profiler, or weak "
+            "references. Run backward() or delete the loss before the module goes back to the host."
+        )
+    plain = plain.detach().requires_grad_(handle.requires_grad)
+    new = nn.Parameter(plain, handle.requires_grad) if isinstance(handle, nn.Parameter) else plain
+    if handle.grad is not None:
+        new.grad = handle.grad.detach().to("cpu", plain.dtype)
+    torch.utils.swap_tensors(handle, new)
+
+
+def _is_stuck(held: Tensor, known: set[int]) -> bool:
+    """Whether torch cannot swap what this object is: two may refer to it, itself and the node that adds gradients."""
+    weak = [each for each in weakref.getweakrefs(held) if id(each) not in known]
+    return bool(weak) or held._use_count() > 2 or not _swaps(held)
 
 
 @contextmanager
@@ -145,7 +175,7 @@ def _loosened(module: nn.Module) -> Iterator[None]:
             part._init_flat_weights()
 
 
-def _swaps(held: nn.Parameter) -> bool:
+def _swaps(held: Tensor) -> bool:
     """Whether torch can give this object another tensor's content: not while a profiler refers to what it has."""
     other = held.data
     try:

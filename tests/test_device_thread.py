@@ -77,6 +77,13 @@ WAITS = {
     "masked_select": lambda x: x.masked_select(x > 0),
     "boolean index": lambda x: x[x > 0],
     "assignment by mask, many values": lambda x: x.clone().__setitem__(x > 0, x[:2]),
+    "assignment by mask, one value on the device": lambda x: x.clone().__setitem__(x > 0, x[0]),
+    "tensor of scalars": lambda x: torch.tensor([x[0], x.sum()]),
+    "as_tensor of scalars": lambda x: torch.as_tensor([[x[0], 1.0], [x.sum(), 2.0]], dtype=torch.float64),
+    "tensor of whole numbers": lambda x: torch.tensor([x.long()[0], x.long().sum(), 3]),
+    "tensor of answers": lambda x: torch.tensor([x[0] > 0, x[1] > 5]),
+    "tensor of complex numbers": lambda x: torch.tensor([x[0] * 1j, x[1] + 0j]),
+    "new_tensor of scalars": lambda x: torch.ones(2).new_tensor([x[0], x[1]]),
     "unique": lambda x: x.unique(),
     "bincount": lambda x: x.long().abs().bincount(),
     "equal": lambda x: torch.equal(x, x),
@@ -282,6 +289,62 @@ def test_data_can_be_replaced_and_a_gradient_flows_through_cpu(dev):
     (w.cpu() * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
     assert w.tolist() == [6.0, 6.0, 6.0]
     assert w.grad.tolist() == [1.0, 2.0, 3.0]
+
+
+def gradients_through_put(put):
+    leaf, weight = torch.tensor([1.0, 2.0], requires_grad=True), nn.Parameter(torch.tensor([3.0, 4.0]))
+    (put(leaf * weight) * put(leaf)).square().sum().backward()
+    with torch.no_grad():
+        assert not put(leaf).requires_grad
+    return leaf.grad.tolist(), weight.grad.tolist()
+
+
+def test_gradients_come_back_through_put_as_through_to(dev):
+    assert gradients_through_put(dev.put) == gradients_through_put(lambda what: what.to("cpu", copy=True))
+
+
+MODULES = {
+    "linear": lambda: nn.Linear(2, 2),
+    "frozen, with buffers": lambda: nn.Sequential(nn.Linear(2, 2).requires_grad_(False), nn.BatchNorm1d(2)),
+    "recurrent": lambda: nn.LSTM(2, 2),
+}
+BACK = {"cpu": lambda m: m.cpu(), "to": lambda m: m.to("cpu"), "to float64": lambda m: m.to("cpu", torch.float64)}
+
+
+@pytest.mark.parametrize("back", BACK)
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_comes_back_whole_and_its_optimizer_still_knows_it(dev, name, back):
+    torch.manual_seed(0)
+    module = MODULES[name]()
+    plain = copy.deepcopy(module)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    before = dict(dev.put(module).named_parameters())
+    state = {} if name != "recurrent" else {"hx": (dev.put(torch.zeros(1, 3, 2)),) * 2}
+    result = module(dev.put(torch.ones(3, 2)) if not state else dev.put(torch.ones(1, 3, 2)), **state)
+    (result[0] if state else result).sum().backward()  # what leads to the parameters is still alive
+    assert BACK[back](module) is module
+    assert dict(module.named_parameters()).keys() == before.keys()
+    assert all(before[key] is held for key, held in module.named_parameters())
+    for held, other in zip(module.parameters(), plain.parameters(), strict=True):
+        assert type(held) is nn.Parameter
+        assert torch.equal(held, other.to(held.dtype))
+        assert held.requires_grad == other.requires_grad
+        assert (held.grad is None) != held.requires_grad
+        assert held.grad is None or (type(held.grad) is torch.Tensor and held.grad.dtype == held.dtype)
+    assert not any(isinstance(held, Handle) for held in module.buffers())
+    optimizer.step()
+    module(torch.ones(1, 3, 2, dtype=held.dtype)[0])
+    assert all(isinstance(held, Handle) for held in dev.put(module).parameters())
+
+
+def test_a_module_that_cannot_come_back_stays_where_it_is(dev):
+    module = dev.put(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))  # of the second, the weight is kept for backward
+    loss = module(dev.put(torch.ones(1, 2))).sum()
+    with pytest.raises(RuntimeError, match=r"Run backward\(\) or delete the loss"):
+        module.cpu()
+    assert all(isinstance(held, Handle) for held in module.parameters())
+    loss.backward()
+    assert not any(isinstance(held, Handle) for held in module.cpu().parameters())
 
 
 LAYOUTS = {
