@@ -7,7 +7,8 @@ that plain torch would use. Where values decide what is drawn (bernoulli, multin
 
 Unlike a GPU: a launch costs some fifteen microseconds, not five to ten; an operation that meets shapes for the first
 time is waited for, to learn what its result is like (recorded as `compile`); plain tensors are taken along without
-complaint, and `device=x.device` makes one: a GRU needs a first state.
+complaint, and `device=x.device` makes one: a GRU needs a first state. There are no sparse or nested tensors, no packed
+sequences, no `quantile`, and nothing that changes a tensor's size in place.
 """
 
 import threading
@@ -139,8 +140,8 @@ class ThreadDevice:
         if func is torch.ops.aten.detach.default:
             return Handle(args[0]._box, args[0]._meta, self)
         plan, key = plan_of(func), [func]
-        if plan.resizes:
-            raise NotImplementedError(f"{plan.name} changes a tensor's size in place: the device thread cannot do that")
+        if plan.refused:
+            raise NotImplementedError(f"{plan.name} {plan.refused}: the device thread cannot do that")
         if plan.fills:
             self._send(task := drawn(plan, func, args, kwargs), started_s)
             return given(plan, args, kwargs) if plan.gives else wrapped(task.expected, task.boxes, self)
@@ -291,6 +292,6 @@ def is_open() -> bool:
 
 def _checked(launch_s: float) -> float:
     """The time that a launch takes at least, if it can be one."""
-    if not launch_s >= 0:
-        raise ValueError(f"a launch takes {launch_s} s: give 0 or more")
+    if not 0 <= launch_s < float("inf"):
+        raise ValueError(f"a launch takes {launch_s} s: give 0 or more, but a finite number")
     return launch_s

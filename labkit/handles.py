@@ -68,6 +68,8 @@ class Handle(Tensor):
         handle = Tensor._make_wrapper_subclass(
             cls, meta.size, strides=meta.stride, storage_offset=meta.offset, dtype=meta.dtype, device=PLACE
         )
+        if meta.conj or meta.neg:
+            meta.marked(handle)
         handle._box, handle._meta, handle._home = box, meta, home
         return handle
 

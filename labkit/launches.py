@@ -5,7 +5,7 @@ flags. So they are remembered by these: floats, and numbers that are calculated 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, no_type_check
 
@@ -19,27 +19,46 @@ _MASKS = (torch.bool, torch.uint8)
 class Meta:
     """Size, strides, offset and type of a tensor; there is one for all tensors that agree in these.
 
-    form: the same object for all that agree in all but the offset, on which no result but a view's depends.
+    conj, neg: its values are still to be conjugated, or negated: torch puts that off. form: the same object for all
+    that agree in all but the offset, on which no result but a view's depends.
     """
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
     dtype: torch.dtype
-    form: object
+    conj: bool
+    neg: bool
+    form: object = field(repr=False)
+
+    @no_type_check
+    def marked(self, tensor: Tensor) -> Tensor:
+        """The tensor, told what is put off."""
+        if self.conj:
+            torch._C._set_conj(tensor, True)
+        if self.neg:
+            torch._C._set_neg(tensor, True)
+        return tensor
 
 
+MOST = 50_000  # kinds of tensors that are remembered; then all are forgotten
 _metas: dict[tuple, Meta] = {}
 _forms: dict[tuple, object] = {}
 
 
 @no_type_check
 def meta_of(tensor: Tensor) -> Meta:
-    """What a tensor is without its values; the same object for equal tensors."""
-    parts = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype)
+    """What a tensor is without its values; the same object for equal tensors. NotImplementedError: it is not dense."""
+    if tensor.layout is not torch.strided:
+        raise NotImplementedError("a tensor that is not dense: the device thread cannot hold it")
+    size, stride, offset, dtype = tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
+    parts = (size, stride, offset, dtype, tensor.is_conj(), tensor.is_neg())
     found = _metas.get(parts)
     if found is None:
-        form = _forms.setdefault((parts[0], parts[1], parts[3]), object())
+        if len(_metas) >= MOST:
+            _metas.clear()
+            _forms.clear()
+        form = _forms.setdefault((size, stride, *parts[3:]), object())
         found = _metas.setdefault(parts, Meta(*parts, form))
     return found
 
@@ -49,7 +68,7 @@ class Plan:
     """How one operation is launched.
 
     name: as the course writes it, `mm`. waits: asks arguments whether the host must wait for the result. is_view: it
-    only looks at another tensor's memory, which costs a device nothing. resizes: changes the size of what it is given.
+    only looks at another tensor's memory, which costs a device nothing. refused: what it does that cannot be done here.
     writes: the arguments that it changes. returns: for each result, the argument that it is, or None; gives: it returns
     what it was given, and nothing else.
     numbers: the arguments that are calculated with, whose value shapes nothing. reads: it gives one value to the host,
@@ -60,7 +79,7 @@ class Plan:
     name: str
     waits: Callable[[Sequence, dict], bool]
     is_view: bool
-    resizes: bool
+    refused: str
     writes: tuple[int | str, ...]
     returns: tuple[int | str | None, ...]
     gives: bool
@@ -81,7 +100,7 @@ def plan_of(func: Any) -> Plan:
         name=_NAMES.get(schema.name, schema.name.removeprefix("aten::")),
         waits=_waiting(func),
         is_view=func.is_view or schema.name.startswith("aten::unsafe_"),  # views that say they are none
-        resizes=torch.Tag.inplace_view in func.tags,
+        refused=_refused(func),
         writes=tuple(place[a.name] for a in written),
         returns=tuple(place.get(name) for name in returned),
         gives=bool(returned) and all(name is not None for name in returned),
@@ -93,6 +112,16 @@ def plan_of(func: Any) -> Plan:
 
 
 _NAMES = {"aten::_local_scalar_dense": "item"}
+
+
+def _refused(func: Any) -> str:
+    """What an operation does that the device thread cannot do, or nothing."""
+    name = func._schema.name
+    if torch.Tag.inplace_view in func.tags:
+        return "changes a tensor's size in place"
+    if "sparse_coo" in name or name == "aten::_nested_tensor_from_mask":
+        return "makes a tensor that is not dense"
+    return "packs sequences (mask them instead)" if name == "aten::_pack_padded_sequence" else ""
 
 
 def _for_training(func: Any) -> Callable:
@@ -167,7 +196,7 @@ def outline_of_view(func: Any, args: Sequence, kwargs: dict) -> object:
 def _shadow(value: object) -> object:
     """A tensor without memory for a Meta; anything else as it is."""
     if isinstance(value, Meta):
-        return _memory(value.dtype).as_strided(value.size, value.stride, value.offset)
+        return value.marked(_memory(value.dtype).as_strided(value.size, value.stride, value.offset))
     return value
 
 

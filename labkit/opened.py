@@ -1,6 +1,7 @@
 """Which device threads are open, the turns that Python's threads take meanwhile, and their end with the interpreter."""
 
 import atexit
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -47,3 +48,14 @@ def _close_all() -> None:
     """A worker in the middle of an operation would outlive the interpreter."""
     for device in devices():
         device.close()
+
+
+def _forget_all() -> None:
+    """A process that was forked has none of its parent's threads: there these devices are closed."""
+    for device in devices():
+        device._closed = True
+        remove(device)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

@@ -12,7 +12,7 @@ import torch
 import torch.utils.checkpoint
 from torch import nn
 
-from labkit import device_thread, models, trace, train
+from labkit import device_thread, launches, models, trace, train
 from labkit.device_thread import DeviceError, Handle
 from labkit.tasks import Task
 
@@ -347,6 +347,38 @@ def test_a_module_that_cannot_come_back_stays_where_it_is(dev):
     assert not any(isinstance(held, Handle) for held in module.cpu().parameters())
 
 
+CONJUGATED = {
+    "conj, real": lambda z: z.conj().real,
+    "conj, imag": lambda z: z.conj().imag,
+    "imag, used": lambda z: z.conj().imag.view(3, 2)[1:] * 2,
+    "conj": lambda z: z.conj(),
+    "adjoint": lambda z: z @ z.mH,
+    "resolved": lambda z: z.conj().resolve_conj() + z,
+    "written through": lambda z: (w := z.clone(), w.conj().mul_(1j), w.conj().imag.add_(1), w)[-1],
+}
+
+
+@pytest.mark.parametrize("name", CONJUGATED)
+def test_what_is_still_to_be_conjugated_is(dev, name):
+    values = torch.randn(2, 3, dtype=torch.cfloat)
+    plain = CONJUGATED[name](values)
+    for _ in range(2):
+        ours = CONJUGATED[name](dev.put(values))
+        assert (ours.is_conj(), ours.is_neg()) == (plain.is_conj(), plain.is_neg())
+        assert torch.equal(ours.cpu(), plain)
+        assert torch.equal(ours.clone().cpu(), plain)
+
+
+def test_what_is_remembered_of_tensors_has_a_bound(dev, monkeypatch):
+    monkeypatch.setattr(launches, "MOST", 30)
+    x = dev.put(torch.arange(200.0))
+    gate = held_up(dev)
+    parts = [x[i : i + 5] for i in range(100)]
+    gate.set()
+    assert [(part + 1)[0].item() for part in parts] == [i + 1.0 for i in range(100)]
+    assert len(launches._metas) <= 30
+
+
 LAYOUTS = {
     "transposed": lambda x: x.transpose(1, 2),
     "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
@@ -452,7 +484,18 @@ def test_shapes_that_do_not_fit_are_told_at_once(dev):
     dev.synchronize()
 
 
-@pytest.mark.parametrize("call", [lambda x: x.t_(), lambda x: x.resize_(2), lambda x: x.to("cuda")])
+REFUSED = [
+    lambda x: x.t_(),
+    lambda x: x.resize_(2),
+    lambda x: x.to("cuda"),
+    lambda x: x.to_sparse(),
+    lambda x: (x + 1).to_sparse_csr(),
+    lambda x: nn.functional.embedding(x.long(), x.clone().requires_grad_(), sparse=True).sum().backward(),
+    lambda x: nn.utils.rnn.pack_padded_sequence(x, torch.tensor([2, 1])),
+]
+
+
+@pytest.mark.parametrize("call", REFUSED)
 def test_what_it_cannot_do_it_says(dev, call):
     with pytest.raises((NotImplementedError, ValueError), match="cannot|no cuda"):
         call(dev.put(torch.ones(2, 2)))

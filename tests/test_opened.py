@@ -1,5 +1,9 @@
 """Which device threads are open, and that open() gives the same one again."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -47,10 +51,34 @@ def test_is_open_says_so_until_the_last_one_is_closed():
 
 
 @no_gpu
-@pytest.mark.parametrize("launch_s", [-1.0, float("nan")])
+@pytest.mark.parametrize("launch_s", [-1.0, float("nan"), float("inf")])
 def test_a_launch_that_takes_less_than_no_time_is_refused_by_an_open_device_too(launch_s):
     dev = device_thread.open()
     with pytest.raises(ValueError, match="0 or more"):
         device_thread.open(launch_s=launch_s)
     assert dev.launch_s == 10e-6
     dev.close()
+
+
+FORKED = """
+import os, sys, torch
+from labkit import device_thread
+before = sys.getswitchinterval()
+x = (dev := device_thread.open_thread()).put(torch.ones(2))
+if not (child := os.fork()):
+    try:
+        x.tolist()
+    except device_thread.DeviceError as error:
+        assert "closed: open another" in str(error)
+        assert sys.getswitchinterval() == before
+        os._exit(7 + (device_thread.open_thread().put(torch.ones(2)).tolist() != [1.0, 1.0]))
+    os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert x.tolist() == [1.0, 1.0]
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_is_told_that_the_device_is_closed_and_opens_its_own():
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
