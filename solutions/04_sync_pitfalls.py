@@ -400,7 +400,7 @@ rounds = lambda r: f"{r.value:.3g}x in the median round ({r.low:.3g}x to {r.high
 claim(
     "each of the other three is faster than a look at each step, in the median round",
     holds=all(ratio.value > 1.1 for ratio in ratios.values()),
-    evidence="\n".join(f"every step against {name}: {rounds(ratio)}" for name, ratio in ratios.items()),
+    evidence="\n".join(f"against {name}: {rounds(ratio)}" for name, ratio in ratios.items()),
 )
 
 # %% [markdown]
@@ -683,11 +683,10 @@ claim(
 #
 # A guard against NaN without a thread. `after_step(loss)` is called after each step, with a loss on the device. It
 # returns True when training must stop, at most `2 * every - 1` steps after the first bad loss, else False. It waits for
-# nothing that was launched in the last `every` steps.
+# nothing launched in the last `every` steps.
 #
-# One bad loss is enough, also when the next ones are fine and the weights took no harm. So: note each loss in a flag on
-# the device. Every `every` steps, look at the flag fetched `every` steps ago, then
-# fetch it anew.
+# One bad loss is enough, also when the next ones are fine. So: note each in a flag on the device. Every `every` steps,
+# look at the flag fetched `every` steps ago, then fetch it anew.
 
 # %% [markdown]
 # `restore()` is written for you. It puts `self.states[0]` back, a pair of steps done and weights, which must be
@@ -785,7 +784,8 @@ def slow_loop(dev, model, optimizer, batches):
 # the losses every `every` steps and at the end, and raises FloatingPointError if one of them is NaN, so at most
 # `every - 1` steps late. The progress bar may go. So may the check of the gradients, but for the last step: a NaN there
 # shows in the next loss.
-#
+
+# %% [markdown]
 # The traps: the last steps, when their number is no multiple of `every`; what is returned, numbers and no tensors;
 # dropping the check. Up to three waits a look are fine.
 
@@ -871,15 +871,18 @@ claim(
 #   with the host, which a GPU does not; with one core there is little to gain.
 # - It lets pass what a GPU refuses: a tensor on the device plus one on the host, or `.numpy()` without `.cpu()`. And a
 #   GRU wants its first state given.
-# - Twelve milliseconds of sleep are a disk of our choosing. With a quick disk the gain is smaller: the loop without
-#   waits takes the longer of two times, the other one their sum.
 
 # %% [markdown]
+# - Twelve milliseconds of sleep are a disk of our choosing. With a quick disk the gain is smaller: the loop without
+#   waits takes the longer of two times, the other one their sum.
 # - On a GPU a copy without waiting needs *pinned* memory, which cannot be moved to the disk; from ordinary memory
 #   `non_blocking` may still wait.
 # - After an asynchronous copy to the host, the numbers are there only when an event says so. Read too early, they are
 #   wrong, and no error says so.
-# - Restoring weights is not all: an optimizer has a state too, and so has the order of the data.
+
+# %% [markdown]
+# - Restoring weights is not all: an optimizer has a state too, such as SGD's momentum, and so has the order of the data.
+#   Lesson 16 puts back all of it.
 
 # %% [markdown]
 # ## Further questions
