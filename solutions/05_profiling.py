@@ -293,7 +293,7 @@ table(["the host, in five steps", "times"], rows, varying=True)
 # %% [markdown]
 # The host's row now tells its operators, one within another. And the price? `profile_memory` also notes the memory that
 # each operator takes, `with_stack` the Python lines. What does looking cost? The loop without its compiling, in turns:
-# alone, with the profiler, with all of these; in the processor's time, which other programs disturb less than the clock.
+# alone, with the profiler, with all of these; in the processor's time, which others disturb less than the clock.
 
 
 # %%
