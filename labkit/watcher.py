@@ -96,7 +96,9 @@ class Watcher:
 
     def _is_device(self, args: tuple, kwargs: dict) -> bool:
         """Whether what is worked on lives on the device, or stands in for what does."""
-        return self.stand_in or any(isinstance(value, _ON_DEVICE) for value in (*args, *kwargs.values()))
+        given = (*args, *kwargs.values())
+        inside = (each for value in given if isinstance(value, (list, tuple)) for each in value)
+        return self.stand_in or any(isinstance(value, _ON_DEVICE) for value in (*given, *inside))
 
     def _lay(self, place: tuple[str, int] | None, op: str, seconds: float, advice: str) -> None:
         """Count a wait at a place, if it has one."""

@@ -3,7 +3,6 @@
 The faults change no result. Their repair is a line each; which of them cost how much, lesson 05 measures.
 """
 
-import os
 import threading
 import time
 import zlib
@@ -24,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import record_function
 
 from labkit.data import glyphs
+from labkit.device_cuda import quiet_profiler
 from labkit.timeline import Span
 
 FAULTS = ("recompiling", "reading", "copying", "tiny kernels", "syncing", "logging")
@@ -249,7 +249,7 @@ def profiler(device: object, **options: object) -> torch.profiler.profile:
 
     On the worker thread's device it watches that thread too, which torch leaves out by default.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it greets on stderr at each start and stop
+    quiet_profiler()
     activities = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available() and not hasattr(device, "launch_s"):
         activities.append(torch.profiler.ProfilerActivity.CUDA)

@@ -881,8 +881,8 @@ claim(
 #   wrong, and no error says so.
 
 # %% [markdown]
-# - Restoring weights is not all: an optimizer has a state too, such as SGD's momentum, and so has the order of the data.
-#   Lesson 16 puts back all of it.
+# - Restoring weights is not all: an optimizer has a state too, such as SGD's momentum, and so has the order of the
+#   data. Lesson 16 puts back all of it.
 
 # %% [markdown]
 # ## Further questions

@@ -156,6 +156,9 @@ def test_clipping_and_moving_handles_to_where_they_are_is_no_wait():
             x.to(x.device)
             x.to(device=x.device, dtype=torch.float64)
         assert report.rows == ()
+        with sync.watch(device) as report:
+            torch.tensor([x.sum(), x.mean()])
+        assert [row.op for row in report.rows] == ["tensor"]
     finally:
         device.close()
 
