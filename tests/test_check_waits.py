@@ -1,12 +1,16 @@
 """The checks of 4.2 and 4.3: what a learner may rightly write in other words than the course."""
 
+import ast
+import inspect
 import math
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from labkit import course
 from labkit.checker import find, generator_for, verdict
+from labkit.checks import waitless
 from labkit.checks.guard import NanGuard as Course
 
 
@@ -96,3 +100,10 @@ def looks_before_it_steps(dev, model, optimizer, batches, every):
 def test_other_loops_are_right_too(loop):
     found = verdict(loop, find("quick_loop"), generator=generator_for(find("quick_loop"), 0), time_limit_s=60.0)
     assert found.status == "passed", found.message
+
+
+def test_the_slow_loop_that_the_bar_times_is_the_one_in_the_lesson():
+    lesson = next(each for each in course.lessons() if each.number == "04")
+    shown = {node.name: node for node in ast.parse(lesson.source.read_text("utf-8")).body if hasattr(node, "name")}
+    timed = ast.parse(inspect.getsource(waitless.slow_loop)).body[0]
+    assert [ast.dump(line) for line in timed.body[1:]] == [ast.dump(line) for line in shown["slow_loop"].body]
