@@ -65,15 +65,18 @@ class Report:
         )
 
     def show(self) -> None:
-        """Show the rows as a table, or that there are none; a stored output is not held to the seconds."""
+        """Show the rows as a table, or that there are none; a stored output is not held to places and seconds.
+
+        (The number of a cell hangs on what ran before it.)
+        """
         if not self.rows:
             show.show("No line made the host wait.")
             return
-        headings = ["line", "source", "waits in", "times", "host seconds", "write instead"]
+        headings = ["source", "line", "waits in", "times", "host seconds", "write instead"]
         body = [
-            [row.place, row.source[:60], row.op, row.count, _seconds(row.seconds), row.advice] for row in self.rows
+            [row.source[:60], row.place, row.op, row.count, _seconds(row.seconds), row.advice] for row in self.rows
         ]
-        show.table(headings, body, varying=["host seconds"])
+        show.table(headings, body, varying=["line", "host seconds"])
 
 
 def _seconds(seconds: float) -> str:
