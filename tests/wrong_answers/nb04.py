@@ -358,7 +358,7 @@ WRONG = {
         ("waits for the fresh flag", WaitsForTheFreshFlag, "waited for young work.*copy to host|fetched `every` steps"),
         ("synchronizes", Synchronizes, "in `synchronize`.*That empties the queue"),
         ("never looks", NeverLooks, "never stopped"),
-        ("polls only", PollsOnly, "done\\(\\) alone|It forgets"),
+        ("polls only", PollsOnly, "done\\(\\) alone|It forgets|`every` steps later"),
         ("trusts the newest state", TrustsTheNewest, "put back NaN"),
         ("trusts the last but one", TrustsTheLastButOne, "put back NaN"),
         ("keeps the first state", KeepsTheFirst, "too old a state"),
