@@ -1,6 +1,7 @@
 """The learner's own lines: which frames of a running program are theirs, and what a line is called."""
 
 import linecache
+import os
 import sys
 import sysconfig
 from functools import cache
@@ -8,11 +9,10 @@ from pathlib import Path
 
 import torch
 
-TORCH = str(Path(torch.__file__).parent)
-_FOREIGN = tuple(
-    {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    | {TORCH, str(Path(__file__).parent)}
-)
+# With a separator at the end: labkit_notes.py beside the folder labkit is the learner's.
+TORCH, LABKIT = (f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__))
+_PYTHON = (sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_FOREIGN = (TORCH, LABKIT, *{f"{folder}{os.sep}" for folder in _PYTHON})
 _TYPED = ("<stdin>", "<string>", "<ipython-input")  # other names in brackets are those of generated code
 
 

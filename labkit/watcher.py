@@ -24,7 +24,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labkit import device_thread, lines, waits
 
 _WARNING = "called a synchronizing CUDA operation"
-_LABKIT = str(Path(__file__).parent)
 _BETWEEN = (str(Path("torch", "overrides.py")), str(Path("jaxtyping", "_decorator.py")))
 # What is done with a wait: (file, line), operation, seconds, advice.
 Note = Callable[[tuple[str, int], str, float, str], None]
@@ -122,7 +121,7 @@ def _frames_of(frame: FrameType | None) -> Iterator[FrameType]:
     """A frame and its callers, without labkit's and what stands between: the hand-over to modes, checked signatures."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if not (file.startswith((_LABKIT, "<@")) or file.endswith(_BETWEEN)):
+        if not (file.startswith((lines.LABKIT, "<@")) or file.endswith(_BETWEEN)):
             yield frame
         frame = frame.f_back
 
@@ -148,7 +147,7 @@ def _on_host_only(frame: FrameType, file: str, copies: bool) -> bool:
     if copies:
         return True
     inside = file[len(lines.TORCH) :].replace("\\", "/")
-    return inside.startswith("/utils/data") or (inside.startswith("/optim") and frame.f_code.co_name == "_get_value")
+    return inside.startswith("utils/data/") or (inside.startswith("optim/") and frame.f_code.co_name == "_get_value")
 
 
 class _Functions(TorchFunctionMode):

@@ -317,6 +317,7 @@ def test_the_learners_lines_are_those_of_no_package():
     assert lines.is_foreign(hardware.__file__)
     assert not lines.is_foreign(__file__)
     assert not lines.is_foreign("/tmp/ipykernel_1/2.py")
+    assert not lines.is_foreign(f"{lines.LABKIT[:-1]}_notes.py")  # beside the package, and its name begins alike
     assert lines.place("no/such/file.py", 7) == "file.py, line 7"
     assert lines.source("no/such/file.py", 7) == ""
 
