@@ -55,7 +55,7 @@ class CudaDevice:
         if not isinstance(what, (Tensor, nn.Module)):
             raise ValueError(f"A device takes tensors and modules, not {type(what).__name__}.")
         if non_blocking and isinstance(what, Tensor) and what.device.type == "cpu" and not what.is_pinned():
-            what = what.pin_memory()
+            what = torch.empty_like(what, pin_memory=True).copy_(what)  # memory that torch keeps and hands out again
         return what.to("cuda", non_blocking=non_blocking)
 
     def fetch(self, tensor: Tensor) -> CudaPending:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from waits_table import WAITS, WAITS_NOT, tensors
 
-from labkit import sync
+from labkit import device_thread, sync
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -33,6 +33,15 @@ def test_tensors_of_the_host_do_not_count_beside_a_gpu():
         host.sum().item()
         host.tolist()
         pinned.to("cuda", non_blocking=True)
+    assert report.rows == ()
+
+
+def test_a_copy_that_the_course_makes_without_waiting_is_no_wait():
+    device, host = device_thread.open(), torch.ones(4)
+    device.put(host, non_blocking=True)
+    with sync.watch(device) as report:
+        device.put(host, non_blocking=True)
+        device.fetch(device.put(host, non_blocking=True))
     assert report.rows == ()
 
 
