@@ -12,7 +12,7 @@ from typing import Any, no_type_check
 import torch
 from torch import Tensor
 
-_MASKS = (torch.bool, torch.uint8)
+from labkit.waits import has_mask
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -159,9 +159,9 @@ def _waiting(func: Any) -> Callable[[Sequence, dict], bool]:
     """Whether the host must wait: where values decide what comes back, as on a GPU."""
     name = func._schema.name
     if name == "aten::index":
-        return lambda args, _kwargs: _has_mask(args[1])
+        return lambda args, _kwargs: has_mask(args[1])
     if name in ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_"):
-        return lambda args, _kwargs: _has_mask(args[1]) and not _is_number(args[2])
+        return lambda args, _kwargs: has_mask(args[1]) and not _is_number(args[2])
     if name == "aten::repeat_interleave":
         return lambda _args, kwargs: kwargs.get("output_size") is None
     decided = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags) or _draws(func)
@@ -172,12 +172,6 @@ def _waiting(func: Any) -> Callable[[Sequence, dict], bool]:
 def _is_number(value: Tensor) -> bool:
     """Whether a value is one the host knows: with a mask, it makes a masked_fill."""
     return type(value) is Tensor and value.numel() == 1
-
-
-@no_type_check
-def _has_mask(indices: Sequence) -> bool:
-    """Whether an index chooses by True and False."""
-    return any(index is not None and index.dtype in _MASKS for index in indices)
 
 
 @no_type_check

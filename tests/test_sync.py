@@ -223,6 +223,36 @@ def test_beside_an_open_device_the_hosts_tensors_are_the_hosts():
     assert [row.op for row in everything.rows] == ["tolist"]
 
 
+# What these bring from the host a GPU waits for; the device thread takes plain tensors along.
+FROM_HOST = {"indexing by a list", "assignment by a list", "indexing by an array", "a list made a tensor"}
+FROM_HOST |= {"an array made a tensor", "new_tensor"}
+
+
+@cpu_only
+@pytest.mark.parametrize("name", [name for name in (*WAITS, *WAITS_NOT) if name not in FROM_HOST])
+def test_the_device_thread_waits_where_the_table_says_and_the_watch_sees_it(name):
+    line = WAITS[name][1] if name in WAITS else WAITS_NOT[name]
+    device = device_thread.open_thread(launch_s=0.0)
+
+    def handles():
+        t = tensors("cpu")
+        vars(t).update({k: device.put(v.detach()) for k, v in vars(t).items() if isinstance(v, torch.Tensor)})
+        t.parameter = torch.nn.Parameter(t.parameter)
+        return t
+
+    try:
+        line(handles())  # the device learns the shapes
+        t, before = handles(), device.waits
+        line(t)
+        assert (device.waits > before) == (name in WAITS)
+        t = handles()
+        with sync.watch(device) as report:
+            line(t)
+        assert bool(report.rows) == (name in WAITS)
+    finally:
+        device.close()
+
+
 @cpu_only
 def test_the_time_of_a_wait_is_the_devices():
     device = device_thread.open(launch_s=0.0)
