@@ -13,7 +13,9 @@ Line = tuple[Sequence[float], Sequence[float]]
 Samples = Mapping[str, Sequence[float]]
 
 
-def samples(seconds: Bench | Samples, *, title: str = "", log: bool = False) -> None:
+def samples(
+    seconds: Bench | Samples, *, title: str = "", xlabel: str = "time of one call", log: bool = False
+) -> None:
     """Show every timing sample as a dot, a row a candidate, with the middle half as a bar and the median as a tick."""
     rows = seconds.seconds if isinstance(seconds, Bench) else seconds
     if not rows:
@@ -24,7 +26,7 @@ def samples(seconds: Bench | Samples, *, title: str = "", log: bool = False) -> 
         for row, (name, values) in enumerate(rows.items()):
             _sample_row(axes, row, list(values), COLOURS[row % len(COLOURS)])
             axes.text(-0.02, row, name, ha="right", va="center", transform=axes.get_yaxis_transform())
-        axes.set(yticks=[], ylim=(len(rows) - 0.4, -0.6), xlabel="time of one call", title=title)
+        axes.set(yticks=[], ylim=(len(rows) - 0.4, -0.6), xlabel=xlabel, title=title)
         axes.set_xscale("log" if log else "linear")
         if not log:
             axes.set_xlim(left=0)

@@ -580,7 +580,8 @@ LOOKS = (1, 2, 5, 10, 20)
 looking = {f"{k}": lambda k=k: run(lambda *given: every_k(*given, k)) for k in LOOKS}
 looked = bench(looking, device=dev, repeats=5, warmup=1)
 spread = {f"every {k}": [s / N_STEPS for s in looked.seconds[f"{k}"]] for k in LOOKS}
-plot.samples(spread, title="One step, by how many steps lie between two looks")
+title = "By how many steps lie between two looks"
+plot.samples(spread, title=title, xlabel="time of one step")
 
 # %% [markdown]
 # The first steps gain the most: with a look every k steps, a k-th of the waiting is left, and soon that is less than
