@@ -13,7 +13,7 @@ from html import escape
 
 import torch
 
-from labkit import hardware, measure, workshop
+from labkit import hardware, measure, trace
 from labkit.show import show, varying_html, varying_text
 
 # Of a kernel's parameters these are the tensors, in C++ and in Triton; an in_out one is read and written.
@@ -129,7 +129,7 @@ def pieces(fn: Callable, *args: object) -> int:
 def _profiled(fn: Callable, *args: object) -> list:
     """The profiler's events of a call of fn, the second one."""
     fn(*args)
-    with workshop.profiler(hardware.device()) as seen:
+    with trace.profiler(hardware.device()) as seen:
         fn(*args)
         measure.synchronize(hardware.device())
     return list(seen.events())

@@ -1,6 +1,5 @@
 """A GPU with the few methods of `device_thread`, so that one lesson runs on both."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,14 +10,6 @@ from torch import Tensor, nn
 from labkit.timeline import Span
 
 _END = "labkit: the end of a recording"
-
-
-def quiet_profiler() -> None:
-    """Keep torch's profiler from greeting on stderr at each start and stop; helps before its first start in a process.
-
-    Whoever has set KINETO_LOG_LEVEL keeps it.
-    """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 class CudaPending:
@@ -72,10 +63,8 @@ class CudaDevice:
         from labkit import trace
 
         spans: list[Span] = []
-        quiet_profiler()
         torch.cuda.synchronize()
-        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-        with torch.profiler.profile(activities=activities) as profile:
+        with trace.profiler(self) as profile:
             yield spans
             with torch.profiler.record_function(_END):
                 torch.cuda.synchronize()

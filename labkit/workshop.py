@@ -23,7 +23,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import record_function
 
 from labkit.data import glyphs
-from labkit.device_cuda import quiet_profiler
 from labkit.timeline import Span
 
 FAULTS = ("recompiling", "reading", "copying", "tiny kernels", "syncing", "logging")
@@ -242,17 +241,3 @@ def recorded(run: Loop, device: object, *, n_steps: int, shelf: Shelf) -> list[S
         for name, a, b, kind in marks
     ]
     return sorted(spans, key=lambda span: span.start_s)
-
-
-def profiler(device: object, **options: object) -> torch.profiler.profile:
-    """torch's profiler for a device; options as for torch.profiler.profile.
-
-    On the worker thread's device it watches that thread too, which torch leaves out by default.
-    """
-    quiet_profiler()
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if torch.cuda.is_available() and not hasattr(device, "launch_s"):
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-        return torch.profiler.profile(activities=activities, **options)
-    config = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-    return torch.profiler.profile(activities=activities, experimental_config=config, **options)

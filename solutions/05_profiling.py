@@ -275,7 +275,7 @@ claim(
 
 # %%
 torch.compiler.reset()
-with workshop.profiler(dev) as prof:
+with trace.profiler(dev) as prof:
     slow_loop(dev, near, 5, [])
 profiled = trace.read(prof)
 reads = [span.start_s for span in profiled.spans if span.kind == "data"]
@@ -309,7 +309,7 @@ ways = {"alone": None, "profiler": {}, "all": {"profile_memory": True, "with_sta
 looked = {name: [] for name in ways}
 for _ in range(4 if FULL else 1):
     for name, options in ways.items():
-        with nullcontext() if options is None else workshop.profiler(dev, **options):
+        with nullcontext() if options is None else trace.profiler(dev, **options):
             looked[name].append(cpu_s())
 
 # %%

@@ -113,7 +113,7 @@ def test_the_profiler_sees_the_device(dev):
 
     run = partial(workshop.loop, faults=("syncing", "logging"))
     before = dev.waits
-    with workshop.profiler(dev) as profile:
+    with trace.profiler(dev) as profile:
         run(dev, workshop.Shelf(latency_s=0), 3, [])
     report = trace.report(profile)
     (device,) = report.devices.values()

@@ -11,6 +11,7 @@ here: many ranks side by side, critical paths, queue lengths, two runs compared.
 
 from labkit.trace.explain import Explained, explain
 from labkit.trace.model import Step, Trace
+from labkit.trace.profiling import profiler
 from labkit.trace.reading import of_spans, read
 from labkit.trace.reporting import Device, Host, Report, report
 from labkit.trace.slow import SlowStep, slow_steps
@@ -27,6 +28,7 @@ __all__ = [
     "TraceError",
     "explain",
     "of_spans",
+    "profiler",
     "read",
     "report",
     "slow_steps",
