@@ -50,6 +50,7 @@ class ThreadDevice:
         self._n_launched = self._n_done = 0
         self._outlines: dict[tuple, object] = {}
         self._raw: list[tuple] | None = None
+        self._settling = False
         self._error: DeviceError | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="labkit device", daemon=True)
@@ -101,7 +102,7 @@ class ThreadDevice:
     def recording(self) -> Iterator[list[Span]]:
         """A list that holds, after the block, what host and device did in it; both are idle when it begins.
 
-        The block's last work is waited for, unrecorded.
+        The block's last work is recorded too; that it is waited for is not.
         """
         self._settle()
         spans, self._raw = [], (raw := [])
@@ -226,16 +227,16 @@ class ThreadDevice:
     def _waited(self, name: str, started_s: float, why: str) -> None:
         """Count and record a wait of the host; learning a shape is none."""
         self.waits += why == "wait"
-        if self._raw is not None:
+        if self._raw is not None and not self._settling:
             self._raw.append((HOST, name, started_s, perf_counter(), why))
 
     def _settle(self) -> None:
-        """Wait until the queue is empty, uncounted and unrecorded."""
-        raw, self._raw, before = self._raw, None, self.waits
+        """Wait until the queue is empty. The wait is neither counted nor recorded; the work that it waits for is."""
+        self._settling, before = True, self.waits
         try:
             self.synchronize()
         finally:
-            self._raw, self.waits = raw, before
+            self._settling, self.waits = False, before
 
     def _work(self) -> None:
         """The worker: one task after the other, until there is None."""

@@ -591,6 +591,15 @@ def test_whatever_shows_a_tensor_waits_as_print(dev, show):
     assert [span.name for span in spans if span.kind == "wait"] == ["print"]
 
 
+def test_a_recording_ends_with_the_work_that_the_host_had_not_waited_for(dev):
+    x = dev.put(torch.eye(400))
+    with dev.recording() as spans:
+        for _ in range(20):
+            x = x @ x
+    assert [span.kind for span in spans].count("kernel") == 20
+    assert "wait" not in [span.kind for span in spans]
+
+
 def test_what_the_host_does_can_be_noted_in_a_recording(dev):
     with dev.note("data", "before"):
         pass

@@ -34,7 +34,7 @@ class Counted:
             f"It compiled {self.compilations} times for scans of {len(SCAN_SIZES)} sizes.": self.compilations > 2,
             f"The thread that trains read {self.own_reads} of {n} batches itself.": self.own_reads > 1,
             f"{self.blocking_copies} copies to the device waited.": self.blocking_copies > 1,
-            f"The device ran {self.operations / n:.0f} operations a step.": self.operations > 1.5 * usual.operations,
+            f"The device ran {self.operations / n:.0f} operations a step.": self.operations > 2 * usual.operations,
             f"The log has {self.lines} lines for {n} steps.": self.lines > 2 * usual.lines,
             f"Copies and log apart, the host waited {waits:.0f} times.": waits > n / 2,
         }
