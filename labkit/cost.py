@@ -1,6 +1,9 @@
 """Closed forms: what work must cost at least on hardware whose rates are known."""
 
 import math
+from collections.abc import Sequence
+
+Number = float | int
 
 
 def roofline_flops_per_s(flops_per_byte: float, bytes_per_s: float, flops_per_s: float) -> float:
@@ -28,3 +31,67 @@ def break_even_calls(compile_s: float, slow_s: float, fast_s: float) -> float:
     """
     saved_s = slow_s - fast_s
     return math.ceil(compile_s / saved_s) if saved_s > 0 else math.inf
+
+
+BUS_SHARES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "all_to_all": 1, "broadcast": 0, "reduce": 0}
+"""How many times (R-1)/R of the whole array an ideal algorithm has each of R ranks send; 0: all of it, from one."""
+
+
+def ring_all_reduce_bytes(n_bytes: Number, world_size: int) -> float:
+    """Bytes that each rank sends in a ring all-reduce of n_bytes: 2 (R-1)/R of them.
+
+    Reduce-scatter, then all-gather, each of R-1 messages that are an R-th part long. No all-reduce made of messages
+    between two ranks has every rank send less.
+    Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69 (2009).
+    """
+    return 2 * (world_size - 1) / world_size * n_bytes
+
+
+def ring_all_reduce_s(n_bytes: Number, world_size: int, bytes_per_s: Number, alpha_s: Number = 0.0) -> float:
+    """Seconds that a ring all-reduce of n_bytes takes at least, over links that each need alpha_s a message besides.
+
+    2 (R-1) messages one after another. Ignores the adding, and that a slow rank holds up all others.
+    Source: Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH, Int. J. High
+    Perform. Comput. Appl. 19 (2005), section 4.
+    """
+    return 2 * (world_size - 1) * alpha_s + ring_all_reduce_bytes(n_bytes, world_size) / bytes_per_s
+
+
+def bus_bytes_per_s(op: str, n_bytes: Number, seconds: Number, world_size: int) -> float:
+    """Bus bandwidth of a collective, in bytes per second: what an ideal algorithm would have had each link carry.
+
+    op: a key of BUS_SHARES. n_bytes: of the whole array, also where each rank holds a part (all_gather's result,
+    reduce_scatter's input). Ignores which algorithm ran. KeyError: an unknown op.
+    Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md (2026-11-30).
+    """
+    times = BUS_SHARES[op]
+    return (times * (world_size - 1) / world_size if times else 1.0) * n_bytes / seconds
+
+
+def fit_alpha_beta(n_bytes: Sequence[Number], seconds: Sequence[Number]) -> tuple[float, float]:
+    """(seconds a message, bytes per second) of the line seconds = alpha + n_bytes / rate that fits best.
+
+    Best: the least sum of squared *relative* errors, for the longest message takes thousands of times as long as the
+    shortest, and would otherwise decide alone. ValueError: fewer than two different sizes.
+    Source: Hockney, The communication challenge for MPP, Parallel Computing 20 (1994).
+    """
+    if len(set(n_bytes)) < 2:
+        raise ValueError("a line needs messages of two sizes or more")
+    rows = [(1 / t, n / t) for n, t in zip(n_bytes, seconds, strict=True)]
+    aa, ab, bb = (sum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    a1, b1 = (sum(row[i] for row in rows) for i in (0, 1))
+    determinant = aa * bb - ab * ab
+    return (a1 * bb - b1 * ab) / determinant, determinant / (b1 * aa - a1 * ab)
+
+
+def overlapped_s(compute_s: Sequence[Number], send_s: Sequence[Number]) -> float:
+    """Seconds until all is sent where each piece may go as soon as it is computed, while the next one is computed.
+
+    One piece is computed at a time and one is sent at a time, in order. Ignores that sending takes some of the
+    processor's time from computing.
+    """
+    computed = sent = 0.0
+    for compute, send in zip(compute_s, send_s, strict=True):
+        computed += compute
+        sent = max(sent, computed) + send
+    return sent
