@@ -13,14 +13,14 @@ PACKAGE = Path(__file__).parents[1] / "labkit"
 
 # A module imports from its own row only where the row says so, and otherwise from rows above it.
 LAYERS = (
-    {"units", "hardware", "course", "show", "cost"},
+    {"units", "hardware", "course", "show", "cost", "setting", "unpacking"},
     {"repro", "measure", "data", "formats", "models", "deadline", "ambient", "describe", "compare", "timeline"}
     | {"lines", "waits"},
     {"train", "precision", "resize", "compilation", "figure", "trace"}
-    | {"launches", "handles", "tasks", "device_cuda", "opened", "device_thread", "watcher", "sync", "workshop"},
+    | {"launches", "handles", "tasks", "device_cuda", "opened", "device_thread", "watcher", "sync", "workshop", "ranks"},
     {"plot", "plot_formats", "plot_roofline", "plot_timeline", "widgets", "explorer", "progress", "judge", "checker"}
     | {"checks", "recording", "claims"},
-    {"build", "execute", "doctor", "program", "run", "gpu_check", "cli"},
+    {"build", "execute", "doctor", "program", "run", "gpu_check", "cli", "parcel", "export"},
 )
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent != PACKAGE)

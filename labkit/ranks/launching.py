@@ -1,0 +1,129 @@
+"""run_ranks: one function in several processes, from a notebook's cell, a script, or as a rank of torchrun's."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import connection
+from numbers import Real
+
+import torch
+import torch.distributed as dist
+
+from labkit import hardware
+from labkit.ranks import worker
+from labkit.ranks.payload import pack
+from labkit.ranks.places import places
+from labkit.ranks.rank import Rank
+from labkit.ranks.verdict import disagreement, failure, where_all_stand
+
+_TICK_S = 0.1
+
+
+def run_ranks(
+    fn: object,
+    world_size: object,
+    *args: object,
+    backend: object = None,
+    devices: object = None,
+    timeout_s: object = 60.0,
+) -> list:
+    """What fn(*args) returns in each of world_size processes, by rank.
+
+    In each of them the process group stands: fn asks torch.distributed for its rank, and `device()` for its device.
+    Functions and closures of a notebook work. What ranks print is shown line by line.
+
+    timeout_s: how long a collective may wait for a rank that does not come. devices: None for what is there, "cpu",
+    "cuda", or a list, one a rank. backend: None for NCCL with a GPU a rank and gloo otherwise, or its name.
+    Under torchrun or `accelerate launch`, fn runs in this process, as the rank that it is.
+
+    RankError: a rank failed. ValueError: what was asked for cannot work here.
+    """
+    if not callable(fn):
+        raise ValueError(f"run_ranks takes a function and the number of ranks, not {fn!r}.")
+    if not isinstance(timeout_s, Real) or isinstance(timeout_s, bool) or not 0 < timeout_s < 1e6:
+        raise ValueError(f"timeout_s is a number of seconds above 0, not {timeout_s!r}.")
+    if worker.inside():
+        raise ValueError("run_ranks within a rank: a rank cannot start ranks of its own.")
+    if worker.launched():
+        return _as_rank(fn, world_size, args, backend, float(timeout_s))
+    if sys.platform == "win32":
+        raise ValueError("run_ranks needs Linux or macOS; on Windows, run the notebook in WSL.")
+    chosen, backend = places(world_size, devices, backend)
+    packed = pack(fn, args)
+    with _started(chosen, backend, float(timeout_s)) as ranks:
+        for rank in ranks:
+            rank.send(packed)
+        return _attend(ranks, float(timeout_s))
+
+
+@contextmanager
+def _started(devices: list[str], backend: str, timeout_s: float) -> Iterator[list[Rank]]:
+    """Ranks that have been started; after the block, however it ends, nothing of them is left."""
+    ranks: list[Rank] = []
+    try:
+        for number, device in enumerate(devices):
+            seat = worker.Seat(
+                rank=number,
+                world_size=len(devices),
+                device=device,
+                backend=backend,
+                timeout_s=timeout_s,
+                n_threads=max(1, hardware.cores() // len(devices)),
+                environ=dict(os.environ),
+                launcher=os.getpid(),
+            )
+            ranks.append(Rank.start(seat))
+        yield ranks
+    finally:
+        for end in (Rank.let_go, Rank.end):
+            for rank in ranks:
+                end(rank)
+
+
+def _attend(ranks: list[Rank], timeout_s: float) -> list:
+    """Listen to the ranks until each has returned or one has failed."""
+    try:
+        while not all(rank.returned for rank in ranks):
+            _listen(ranks, _TICK_S)
+            if (error := failure(ranks, timeout_s, listen=_listen)) is not None:
+                raise error
+        if (error := disagreement(ranks)) is not None:
+            raise error
+    except KeyboardInterrupt:
+        print("Interrupted. " + where_all_stand(ranks, listen=_listen), file=sys.stderr)
+        raise
+    finally:
+        for rank in ranks:
+            rank.show_output()
+    return [rank.result() for rank in ranks]
+
+
+def _listen(ranks: list[Rank], seconds: float) -> None:
+    """Show what ranks print and take what they say, for at most so many seconds, or until something came."""
+    by_source = {source: rank for rank in ranks for source in rank.sources()}
+    for ready in connection.wait(list(by_source), timeout=seconds):
+        by_source[ready].take(ready)
+    if ranks[0].port is not None:
+        for rank in ranks[1:]:
+            rank.tell_port(ranks[0].port)
+
+
+def _as_rank(fn: Callable, world_size: int, args: tuple, backend: object, timeout_s: float) -> list:
+    """Run fn as the rank that torchrun started; every rank gets the list of what all of them return."""
+    if int(os.environ["WORLD_SIZE"]) != world_size:
+        raise ValueError(f"{world_size} ranks are asked for, but torchrun started {os.environ['WORLD_SIZE']}.")
+    joined = not dist.is_initialized()
+    if joined:
+        here = worker.device()
+        if here.type == "cuda":
+            torch.cuda.set_device(here)
+        alone = here.type == "cuda" and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+        worker.join(str(backend or ("nccl" if alone else "gloo")), timeout_s=timeout_s)
+    try:
+        returned: list = [None] * world_size
+        dist.all_gather_object(returned, fn(*args))
+    finally:
+        if joined:
+            dist.destroy_process_group()
+    return returned

@@ -1,0 +1,214 @@
+"""What runs in a rank's process. Loaded once into the server that ranks are forked from, so it starts nothing."""
+
+import faulthandler
+import linecache
+import mmap
+import multiprocessing
+import os
+import pickle
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from labkit import hardware
+from labkit.ranks import ledger, payload
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """What a rank is told before it starts."""
+
+    rank: int
+    world_size: int
+    device: str
+    backend: str
+    timeout_s: float
+    n_threads: int
+    environ: dict[str, str]
+    launcher: int
+
+
+@dataclass(frozen=True)
+class Tie:
+    """A file descriptor that is carried along when a process starts."""
+
+    fd: int
+
+    def __reduce__(self) -> tuple:
+        """As a duplicate, which only a process that is being started can take."""
+        return _carried, (DupFd(self.fd),)
+
+
+def _carried(duplicate: Any) -> Tie:
+    """The same file under the number that it has in this process."""
+    return Tie(duplicate.detach())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ties:
+    """What ties a rank to its launcher: output, ledger, stacks, and a lifeline that ends when the launcher does."""
+
+    out: Tie
+    err: Tie
+    calls: Tie
+    stacks: Tie
+    lifeline: Tie
+
+
+_seat: Seat | None = None
+
+
+def device() -> torch.device:
+    """The device of this rank; outside of ranks, the one that torch would use."""
+    if _seat is not None:
+        return torch.device(_seat.device)
+    if torch.cuda.is_available() and launched():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    return torch.device(hardware.device())
+
+
+def inside() -> bool:
+    """Whether this process is a rank of run_ranks."""
+    return _seat is not None
+
+
+def launched() -> bool:
+    """Whether torchrun, or `accelerate launch`, has started this process as one of its ranks."""
+    return not inside() and all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def main(seat: Seat, control: Connection, ties: Ties) -> None:
+    """A rank from its start to its end: meet the others, run the function, hand back what it returns or raises."""
+    _settle(seat, ties)
+    try:
+        fn, args = _unpack(control.recv_bytes())
+        _meet(seat, control)
+        control.send(("ready",))
+        returned = fn(*args)
+        _flush()
+    except BaseException as error:
+        _flush()
+        control.send(("raised", time.monotonic(), *told(error)))
+    else:
+        _hand_back(control, returned)
+    try:
+        control.recv_bytes()  # until the launcher lets go: rank 0 keeps the store that the others may still ask
+    except (EOFError, OSError):
+        return
+
+
+def _hand_back(control: Connection, returned: object) -> None:
+    """Send the result, or say why it cannot be sent."""
+    try:
+        result = payload.dumps(returned)
+    except Exception as error:
+        control.send(("unreturnable", type(returned).__name__, f"{type(error).__name__}: {error}"))
+    else:
+        control.send(("returned",))
+        control.send_bytes(result)
+
+
+def told(error: BaseException) -> tuple[str, str]:
+    """An exception in a line, and its traceback without the lines of this package."""
+    story = traceback.TracebackException.from_exception(error)
+    here = f"{Path(__file__).parent}{os.sep}"
+    story.stack[:] = [frame for frame in story.stack if not frame.filename.startswith(here)]
+    return "".join(story.format_exception_only()).strip(), "".join(story.format()).rstrip()
+
+
+def _settle(seat: Seat, ties: Ties) -> None:
+    """Make this process a rank: its own group, output, environment and ledger, and the same end as the launcher's."""
+    global _seat
+    _seat = seat
+    os.setpgid(0, 0)  # its children, such as a loader's workers, are ended with it
+    multiprocessing.current_process()._config["daemon"] = False  # or it could have none
+    threading.Thread(target=_end_with, args=(ties.lifeline.fd, seat.launcher), daemon=True).start()
+    for number, tie, name in ((1, ties.out, "stdout"), (2, ties.err, "stderr")):
+        os.dup2(tie.fd, number)
+        os.close(tie.fd)
+        stream = open(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+    os.environ.clear()
+    os.environ.update(seat.environ)
+    stacks = os.fdopen(ties.stacks.fd, "w")
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    faulthandler.enable(file=stacks)
+    torch.set_num_threads(seat.n_threads)
+    with os.fdopen(ties.calls.fd, "r+b") as calls:
+        ledger.keep(mmap.mmap(calls.fileno(), ledger.SIZE_BYTES))
+    _stay_alive.append(stacks)
+
+
+_stay_alive: list[object] = []  # faulthandler holds the descriptor alone
+
+
+def _end_with(lifeline: int, launcher: int) -> NoReturn:
+    """End this process and its children once the launcher has ended, however it did."""
+    while True:
+        gone, _, _ = select.select([lifeline], [], [], 1.0)
+        if gone or not _lives(launcher):  # a fork of the launcher may hold the other end open
+            os.killpg(0, signal.SIGKILL)
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _unpack(packed: bytes) -> tuple[Callable, tuple]:
+    """The function and its arguments; the sources of cells go where tracebacks look for them."""
+    wanted, cells = pickle.loads(packed)
+    linecache.cache.update({name: (sum(map(len, text)), None, text, name) for name, text in cells.items()})
+    return pickle.loads(wanted)
+
+
+def _meet(seat: Seat, control: Connection) -> None:
+    """Join the process group. Rank 0 holds the store in which ranks find each other, at whatever port is free."""
+    wait = timedelta(seconds=max(seat.timeout_s, 30.0))
+    if seat.rank == 0:
+        store = dist.TCPStore(HOST, 0, seat.world_size, is_master=True, timeout=wait, wait_for_workers=False)
+        control.send(("port", store.port))
+        port = store.port
+    else:
+        port = control.recv()
+        store = dist.TCPStore(HOST, port, seat.world_size, is_master=False, timeout=wait)
+    os.environ |= {"RANK": str(seat.rank), "LOCAL_RANK": str(seat.rank), "MASTER_ADDR": HOST, "MASTER_PORT": str(port)}
+    os.environ |= {"WORLD_SIZE": str(seat.world_size), "LOCAL_WORLD_SIZE": str(seat.world_size)}
+    if seat.device != "cpu":
+        torch.cuda.set_device(seat.device)
+    join(seat.backend, timeout_s=seat.timeout_s, store=store, rank=seat.rank, world_size=seat.world_size)
+
+
+def join(backend: str, *, timeout_s: float, **how: object) -> None:
+    """Join the process group. The backend's own time limit is later than ours, which says more."""
+    if backend == "gloo":  # or it asks the network for this machine's name, which may have none
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    both = "cpu:gloo,cuda:nccl" if backend == "nccl" else backend
+    dist.init_process_group(both, timeout=timedelta(seconds=1.2 * timeout_s + 2.0), **how)
+
+
+def _flush() -> None:
+    """Send what was printed before anything else is said."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
