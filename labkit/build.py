@@ -145,12 +145,12 @@ def _render(cells: Sequence[Converted], sources: list[str], outputs: Sequence[li
             ran = next(remaining, None)
             entry |= {"execution_count": None if ran is None else count, "outputs": ran or []}
         body.append(entry | {"source": source.splitlines(keepends=True)})
-    metadata = _METADATA | {"labkit": {"cells_sha256": _cells_sha256(body)} | made}
+    metadata = _METADATA | {"labkit": {"cells_sha256": cells_sha256(body)} | made}
     notebook = {"cells": body, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(notebook, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 
 
-def _cells_sha256(body: Sequence[dict]) -> str:
+def cells_sha256(body: Sequence[dict]) -> str:
     """The hash of what the cells hold, outputs left out: it tells a hand edit from an older source."""
     return digest([[cell.get("cell_type"), "".join(cell.get("source", []))] for cell in body])
 
@@ -174,7 +174,7 @@ def stored(path: Path) -> Stored | None:
         notebook = json.loads(text)
         noted = notebook["metadata"].get("labkit", {})
         outputs = [cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
-        same = noted.get("cells_sha256") == _cells_sha256(notebook["cells"])
+        same = noted.get("cells_sha256") == cells_sha256(notebook["cells"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return Stored(text=text, outputs=[], noted={}, edited=True)
     made = digest(outputs) if any(outputs) or "outputs_sha256" in noted else None

@@ -146,6 +146,37 @@ def build(
         print(line)
 
 
+_Lesson = Annotated[str, typer.Argument(help="Such as 12 or ddp_in_a_notebook.")]
+_Solution = Annotated[bool, typer.Option("--solution", help="The solved notebook, not the learner's.")]
+_Out = Annotated[str | None, typer.Option("--out", metavar="DIR", help="Which folder to write.")]
+
+
+@app.command()
+def kaggle(
+    lesson: _Lesson,
+    solution: _Solution = False,
+    out: _Out = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Your name on Kaggle.")] = None,
+) -> None:
+    """Write a folder to push to Kaggle: one notebook that needs no installation and no network, for two T4s."""
+    _export("kaggle", lesson, solution, out, user)
+
+
+@app.command()
+def colab(lesson: _Lesson, solution: _Solution = False, out: _Out = None) -> None:
+    """Write a folder with a notebook to upload to Colab: it needs no installation and no network, for one GPU."""
+    _export("colab", lesson, solution, out)
+
+
+def _export(place: str, lesson: str, solved: bool, out: str | None, user: str | None = None) -> None:
+    """Write the notebook that travels and say so."""
+    from labkit import export
+
+    folder = None if out is None else Path(out)
+    for line in export.export(course.find(lesson), export.PLACES[place], solved=solved, folder=folder, user=user):
+        print(line)
+
+
 @app.command()
 def trace(
     file: Annotated[str, typer.Argument(help="A Chrome trace, as torch.profiler exports it; gzip or not.")],

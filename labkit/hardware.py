@@ -18,6 +18,7 @@ from pathlib import Path
 
 from labkit.course import CourseError
 
+_LINK = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS|SOC")  # between two GPUs, as nvidia-smi names it
 FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_fp16")
 
 
@@ -153,6 +154,20 @@ def _gpus() -> tuple[Gpu, ...]:
     rows = _output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits").splitlines()
     pairs = [row.rsplit(",", 1) for row in rows if row.rsplit(",", 1)[-1].strip().isdigit()]
     return tuple(Gpu(name=name.strip(), memory_bytes=int(mib) * 2**20) for name, mib in pairs)
+
+
+def gpu_link(n_gpus: int) -> str:
+    """`NVLink` where all pairs of the first n_gpus have one, `PCIe` where some have not; nothing where nothing says.
+
+    Source: the matrix of `nvidia-smi topo -m` and the legend below it.
+    """
+    if n_gpus < 2:
+        return ""
+    rows = re.findall(r"^\W*(GPU\d+\s.*)$", _output("nvidia-smi", "topo", "-m"), re.MULTILINE)
+    kinds = {kind for row in rows for kind in row.split()[1 : n_gpus + 1] if _LINK.fullmatch(kind)}
+    if not kinds:
+        return ""
+    return "NVLink" if all(kind.startswith("NV") for kind in kinds) else "PCIe"
 
 
 def place() -> str:
