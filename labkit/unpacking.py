@@ -51,4 +51,6 @@ def unpack(parcel: str, sha256: str, python: tuple[int, int]) -> str:
     from labkit.hardware import python_path
 
     os.environ["PYTHONPATH"] = os.pathsep.join([*places, python_path()])
+    # Without a network nobody knows the name of 127.0.0.1, and torch says so in every rank, each time.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     return folder

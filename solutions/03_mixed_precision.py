@@ -204,15 +204,14 @@ print(f"bf16: {float(weight):g}   fp32: {float(master):.3f}")
 #
 # `torch.autocast` does this for a whole network: inside its block, operations take narrow copies of what they are
 # given, or do not. Which ones? Ask the results. NARROW is bf16 wherever there are units for it; a T4 has none, so it
-# gets fp16. (A T4's `is_bf16_supported()` says True, of an emulation. Ask without it.)
+# gets fp16. (torch's `is_bf16_supported()` says True there, of an emulation. `setting` asks without it.)
 
 
 # %%
-def has_bf16():
-    return device() == "cpu" or torch.cuda.is_bf16_supported(including_emulation=False)
+from labkit import setting
 
-
-NARROW = torch.bfloat16 if has_bf16() else torch.float16
+here = setting.found()
+NARROW = getattr(torch, here.narrow)
 
 
 def width(tensor):
@@ -441,7 +440,7 @@ def prepared(name, seed):
     """The plain network, and the dtype for autocast; emulated where there are no units."""
     torch.manual_seed(seed)
     model = convnet().to(device())
-    real = {"fp32": True, "bf16": has_bf16(), "fp16": device() == "cuda"}[name]
+    real = {"fp32": True, "bf16": here.has_bf16, "fp16": device() == "cuda"}[name]
     if real:
         return model, None if name == "fp32" else FORMATS[name].dtype
     return precision.emulate(model, FORMATS[name]), None
