@@ -2,10 +2,12 @@
 
 import linecache
 import os
+import re
 import sys
 import sysconfig
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -38,3 +40,13 @@ def cell(file: str) -> str | None:
     shell = ipython.get_ipython() if ipython else None
     named = shell.compile.format_code_name(file) if shell else None
     return named[1] if named else None
+
+
+def running_cell(shell: Any) -> int:
+    """The number of the cell that runs now; IPython's own counter is ahead of it in some versions."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if label := cell(frame.f_code.co_filename):
+            return int(re.sub(r"\D", "", label) or shell.execution_count)
+        frame = frame.f_back
+    return shell.execution_count

@@ -8,7 +8,6 @@ handles are the device's tensors and others the host's; where there is no device
 
 import ast
 import math
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -108,7 +107,7 @@ def syncs(line: str, cell: str) -> None:  # noqa: ARG001 (what stands behind the
 
     shell = get_ipython()
     code = "\n" + shell.transform_cell(cell)  # an empty line where %%syncs stands, so that line numbers agree
-    name = shell.compile.cache(code, _running_cell(shell), raw_code=cell)
+    name = shell.compile.cache(code, lines.running_cell(shell), raw_code=cell)
     body = ast.parse(code, name).body
     report = Report()
     try:
@@ -119,16 +118,6 @@ def syncs(line: str, cell: str) -> None:  # noqa: ARG001 (what stands behind the
                 exec(shell.compile(unit, name, "single" if last else "exec"), shell.user_ns)
     finally:
         report.show()
-
-
-def _running_cell(shell: Any) -> int:
-    """The number of the cell that runs now; IPython's own counter is ahead of it in some versions."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if label := lines.cell(frame.f_code.co_filename):
-            return int(re.sub(r"\D", "", label) or shell.execution_count)
-        frame = frame.f_back
-    return shell.execution_count
 
 
 def load_ipython_extension(shell: Any) -> None:

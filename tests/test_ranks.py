@@ -1,15 +1,18 @@
 """run_ranks: real processes, their results and output, and what they say when they fail."""
 
+import gc
 import os
 import signal
 import threading
 import time
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
 
+from labkit import deadline
 from labkit.ranks import RankError, counting, device, run_ranks
 
 
@@ -178,6 +181,20 @@ def test_what_cannot_work_gets_a_sentence(asked, said):
         run_ranks(**asked)
 
 
+def _started_by_this_process():
+    servers = [each for each in psutil.Process().children() if "forkserver" in " ".join(each.cmdline())]
+    return [each for server in servers for each in server.children()]
+
+
+def test_a_deadline_ends_the_ranks_too():
+    for _ in range(5):
+        with pytest.raises(deadline.DeadlineExceeded):
+            deadline.within(0.5, lambda: run_ranks(_sleeps, 2))
+        gc.collect()
+        assert _started_by_this_process() == []
+    assert run_ranks(dist.get_rank, 2) == [0, 1]
+
+
 def test_numpy_and_large_results_come_back():
     def large():
         return np.full(25_000_000, dist.get_rank())
@@ -186,3 +203,49 @@ def test_numpy_and_large_results_come_back():
     assert zeros.nbytes == 200_000_000
     assert not zeros.any()
     assert ones.all()
+
+
+def _another_dtype():
+    mine = torch.ones(4, dtype=torch.int32 if dist.get_rank() else torch.float32)
+    dist.all_reduce(mine)
+    return mine.tolist()
+
+
+def test_ranks_that_differ_are_named_even_where_the_backend_computes_nonsense():
+    with pytest.raises(RankError, match=r"all_reduce of float32 \[4\][\s\S]*all_reduce of int32 \[4\]") as caught:
+        run_ranks(_another_dtype, 2)
+    assert caught.value.kind == "differed"
+
+
+def _all_in_order():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    dist.all_gather_object([None] * size, "x" * (10 + 1000 * rank))
+    dist.gather_object(rank, [None] * size if rank == 0 else None)
+    dist.broadcast_object_list([rank] * 2, 0)
+    dist.scatter(torch.empty(2), [torch.ones(2)] * size if rank == 1 else None, src=1)
+    dist.all_to_all(list(torch.empty(3 * size).split(3)), list(torch.ones(3 * size).split(3)))
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(torch.ones(5), group=pair)
+        dist.all_reduce(torch.ones(5), group=pair)
+    dist.reduce(torch.ones(2), 0)
+    dist.barrier()
+    return True
+
+
+def test_what_is_in_order_raises_no_alarm():
+    assert run_ranks(_all_in_order, 3) == [True] * 3
+
+
+def _many(n):
+    x = torch.ones(1)
+    for _ in range(n):
+        dist.all_reduce(x)
+    if dist.get_rank() == 1:
+        time.sleep(1000)
+    dist.barrier()
+
+
+def test_a_wait_is_found_after_more_collectives_than_a_ledger_holds():
+    with pytest.raises(RankError, match=r"barrier \(collective 1501\) waited for rank 1"):
+        run_ranks(_many, 2, 1500, timeout_s=1)

@@ -7,6 +7,9 @@ used fails. Ranks are forked from a server that has loaded torch and done nothin
 from labkit.ranks.collectives import Counting, Event, counting
 from labkit.ranks.errors import RankError
 from labkit.ranks.launching import run_ranks
+from labkit.ranks.magic import register
 from labkit.ranks.worker import device
 
 __all__ = ["Counting", "Event", "RankError", "counting", "device", "run_ranks"]
+
+register()

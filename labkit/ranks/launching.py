@@ -1,6 +1,7 @@
 """run_ranks: one function in several processes, from a notebook's cell, a script, or as a rank of torchrun's."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -76,9 +77,20 @@ def _started(devices: list[str], backend: str, timeout_s: float) -> Iterator[lis
             ranks.append(Rank.start(seat))
         yield ranks
     finally:
-        for end in (Rank.let_go, Rank.end):
-            for rank in ranks:
-                end(rank)
+        with _undisturbed():
+            for end in (Rank.let_go, Rank.end):
+                for rank in ranks:
+                    end(rank)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A block that neither a second Ctrl-C nor a timer interrupts: they come after it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGALRM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _attend(ranks: list[Rank], timeout_s: float) -> list:
@@ -91,7 +103,7 @@ def _attend(ranks: list[Rank], timeout_s: float) -> list:
         if (error := disagreement(ranks)) is not None:
             raise error
     except KeyboardInterrupt:
-        print("Interrupted. " + where_all_stand(ranks, listen=_listen), file=sys.stderr)
+        print("Interrupted.\n" + where_all_stand(ranks, listen=_listen), file=sys.stderr)
         raise
     finally:
         for rank in ranks:

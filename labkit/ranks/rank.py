@@ -7,7 +7,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from glob import glob
 from multiprocessing import spawn
@@ -59,7 +59,7 @@ class Rank:
     control: Any
     calls: Any
     stacks: Any
-    lifeline: int
+    ties: ExitStack
     streams: list[Stream]
     process: Any = None
     ready: bool = False
@@ -75,22 +75,26 @@ class Rank:
         control, theirs = multiprocessing.Pipe()
         (out, out_in), (err, err_in), (life_out, lifeline) = os.pipe(), os.pipe(), os.pipe()
         calls_in, calls = ledger.blank()
-        stacks = tempfile.TemporaryFile()  # noqa: SIM115, closed in end()
-        label = f"[rank {seat.rank}]"
+        stacks = tempfile.TemporaryFile()  # noqa: SIM115, closed with the other ties
+        ties, label = ExitStack(), f"[rank {seat.rank}]"
+        for fd in (out, err, lifeline):
+            ties.callback(os.close, fd)
+        ties.callback(stacks.close)
+        ties.callback(calls.close)
         rank = cls(
             number=seat.rank,
             world_size=seat.world_size,
             control=control,
             calls=calls,
             stacks=stacks,
-            lifeline=lifeline,
+            ties=ties,
             streams=[Stream(out, label, "stdout"), Stream(err, label, "stderr")],
         )
         fds = {"out": out_in, "err": err_in, "calls": calls_in, "stacks": os.dup(stacks.fileno()), "lifeline": life_out}
-        ties = worker.Ties(**{name: worker.Tie(fd) for name, fd in fds.items()})
+        theirs_too = worker.Ties(**{name: worker.Tie(fd) for name, fd in fds.items()})
         try:
             process = _context().Process(
-                target=worker.main, args=(seat, theirs, ties), name=f"rank {seat.rank}", daemon=True
+                target=worker.main, args=(seat, theirs, theirs_too), name=f"rank {seat.rank}", daemon=True
             )
             with _without_main():
                 process.start()
@@ -186,12 +190,12 @@ class Rank:
 
     def let_go(self) -> None:
         """Let it leave if it has returned; otherwise end it and its children."""
-        if not self.returned:
+        if not self.returned and self.process is not None:
             self._kill()
         self.control.close()
 
     def end(self) -> None:
-        """End it, and close all that ties it to this process."""
+        """End it, and close all that ties it to this process; harmless when done twice, or done in part before."""
         self.control.close()
         if self.process is not None:
             self.process.join(_END_S)
@@ -201,10 +205,11 @@ class Rank:
                 with suppress(OSError):
                     os.unlink(left)
             self.process.close()
-        for fd in (self.lifeline, *(stream.fd for stream in self.streams)):
-            os.close(fd)
-        self.stacks.close()
-        self.calls.close()
+            self.process = None
+        self.ties.close()
+
+    def __del__(self) -> None:
+        self.end()  # where an exception has cut short what should have ended it
 
     def _kill(self) -> None:
         """Kill it and its children, which share its process group."""

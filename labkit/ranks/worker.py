@@ -1,12 +1,14 @@
 """What runs in a rank's process. Loaded once into the server that ranks are forked from, so it starts nothing."""
 
+import atexit
 import faulthandler
 import linecache
 import mmap
-import multiprocessing
+import multiprocessing.forkserver
 import os
 import pickle
 import select
+import shutil
 import signal
 import sys
 import threading
@@ -71,6 +73,16 @@ class Ties:
 
 
 _seat: Seat | None = None
+
+
+@atexit.register
+def _tidy_up() -> None:
+    """Remove the socket of the server that ranks are forked from: at its own end, for a killed launcher does not."""
+    server = multiprocessing.forkserver._forkserver
+    if server._forkserver_address and server._forkserver_pid is None:  # this is the server, or a rank that it made
+        folder = Path(os.fsdecode(server._forkserver_address)).parent
+        if folder.name.startswith("pymp-"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def device() -> torch.device:
@@ -162,6 +174,7 @@ def _end_with(lifeline: int, launcher: int) -> NoReturn:
     while True:
         gone, _, _ = select.select([lifeline], [], [], 1.0)
         if gone or not _lives(launcher):  # a fork of the launcher may hold the other end open
+            _tidy_up()  # the server may have been killed too
             os.killpg(0, signal.SIGKILL)
 
 
@@ -185,7 +198,7 @@ def _unpack(packed: bytes) -> tuple[Callable, tuple]:
 
 def _meet(seat: Seat, control: Connection) -> None:
     """Join the process group. Rank 0 holds the store in which ranks find each other, at whatever port is free."""
-    wait = timedelta(seconds=max(seat.timeout_s, 30.0))
+    wait = timedelta(seconds=min(max(seat.timeout_s, 10.0), 30.0))
     if seat.rank == 0:
         store = dist.TCPStore(HOST, 0, seat.world_size, is_master=True, timeout=wait, wait_for_workers=False)
         control.send(("port", store.port))
