@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,13 +71,8 @@ def export(
             lines = [f"Put your name on Kaggle in place of {NOBODY} in {folder / _METADATA}, or say --user NAME."]
     for path, text in texts.items():
         build.write(path, text)
-    size = f"{len(texts[notebook].encode()) / 1000:.0f} kB"
-    return [f"wrote {notebook} ({size})", *(f"wrote {path}" for path in [*texts][1:]), *lines, _bring(place, folder)]
-
-
-def _bring(place: Place, folder: Path) -> str:
-    """What to do next."""
-    return f"Then: {place.bring.format(folder=folder)}"
+    size, then = f"{len(texts[notebook]) / 1000:.0f} kB", place.bring.format(folder=shlex.quote(str(folder)))
+    return [f"wrote {notebook} ({size})", *(f"wrote {path}" for path in [*texts][1:]), *lines, f"Then: {then}"]
 
 
 def notebook_text(lesson: Lesson, place: Place, *, solved: bool) -> str:

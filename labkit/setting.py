@@ -5,6 +5,7 @@ units for bf16, which torch then emulates without a word; FlashAttention was wri
 """
 
 from dataclasses import dataclass
+from html import escape
 
 from labkit import hardware
 from labkit.show import panel, show
@@ -117,12 +118,12 @@ def _could_have_a_gpu(setting: Setting) -> bool:
 
 
 def _found(setting: Setting) -> str:
-    """`Found: Kaggle, 2x Tesla T4 (15 GiB each, PCIe between them), 4 cores of Intel Xeon, 31 GiB, ...`"""
+    """`Found on Kaggle: 2x Tesla T4 (15 GiB each, PCIe between them), 4 cores of Intel Xeon, 31 GiB, ...`"""
     host = f"{setting.cores} core{'' if setting.cores == 1 else 's'} of {setting.cpu}"
-    parts = [_PLACES[setting.place], *_gpus(setting), host]
+    parts = [*_gpus(setting), host]
     if setting.memory_bytes:
         parts.append(f"{format_bytes(setting.memory_bytes, binary=True)} of memory")
-    return f"Found: {', '.join([*parts, setting.versions])}."
+    return f"Found on {_PLACES[setting.place]}: {', '.join([*parts, setting.versions])}."
 
 
 def _gpus(setting: Setting) -> list[str]:
@@ -136,7 +137,7 @@ def _gpus(setting: Setting) -> list[str]:
 
 
 def _used(setting: Setting) -> str:
-    """`Uses: cuda; float16 where a narrow format pays, ...; NCCL between ranks, one a GPU.`"""
+    """`Uses: cuda; float16 as the narrow format, ...; NCCL between ranks, one a GPU.`"""
     why = "" if setting.has_bf16 else ", for there are no units for bfloat16 here"
     flash = "with" if "FLASH_ATTENTION" in setting.attention else "without"
     shared = "which share the GPU" if setting.cards else "on the processor"
@@ -148,4 +149,4 @@ def _used(setting: Setting) -> str:
 def announce() -> None:
     """Show what was found here and what will be used."""
     lines = sentences(found())
-    show("\n".join(lines), panel("neutral", "<br>".join(lines)))
+    show("\n".join(lines), panel("neutral", "<br>".join(map(escape, lines))))

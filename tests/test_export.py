@@ -10,11 +10,13 @@ import re
 import sys
 import tarfile
 import tempfile
+from functools import cache
 
 import bare
 import fabricated
 import nbformat
 import pytest
+from test_layers import LAYERS
 
 from labkit import build, cli, course, export, parcel, unpacking
 
@@ -71,6 +73,21 @@ def files_in(notebook):
         return {member.name: archive.extractfile(member).read() for member in archive}
 
 
+@cache
+def imported(source):
+    """The packages that a source imports, anywhere in it."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    names |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return {name.split(".")[0] for name in names}
+
+
+@cache
+def brought_along():
+    """What one can import in the bare environment, beside Python's own."""
+    return {file.parts[0].removesuffix(".py") for made in bare.closure().values() for file in made.files}
+
+
 def exported(lesson, place="kaggle", **options):
     return json.loads(export.notebook_text(lesson, export.PLACES[place], **{"solved": False} | options))
 
@@ -117,14 +134,16 @@ def test_nothing_that_a_lesson_can_reach_needs_another_package(lesson):
     """Whatever is imported where a lesson may come: Python's own, the six and what they need, what travels."""
     files = {name: text for name, text in parcel.contents(lesson).items() if unpacking.PACKAGES not in name}
     files = {name: text for name, text in files.items() if name.endswith(".py")} | {"": lesson.text().encode()}
-    nodes = [node for text in files.values() for node in ast.walk(ast.parse(text))]
-    names = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
-    names |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    there = {file.parts[0].removesuffix(".py") for made in bare.closure().values() for file in made.files}
-    known = there | set(sys.stdlib_module_names) | set(parcel.TRAVELLING) | {"labkit"}
+    names = set().union(*map(imported, files.values()))
+    known = brought_along() | set(sys.stdlib_module_names) | set(parcel.TRAVELLING) | {"labkit"}
     digits = [text for text in files.values() if re.search(rb"import .*\bdigits\b", text)]
     unused = set() if digits else {"sklearn"}  # a lesson about its pictures of digits must bring them
-    assert {name.split(".")[0] for name in names} - known - unused == set()
+    assert names - known - unused == set()
+
+
+def test_what_no_lesson_needs_stays():
+    """The last row of LAYERS makes and runs lessons; a module that joins it has to be decided about."""
+    assert LAYERS[-1] == parcel.STAYING
 
 
 def test_what_travels_is_pure_python():
@@ -281,7 +300,7 @@ def run_exported(lesson, python, cut_off, folder, **options):
 @pytest.mark.parametrize("solved", [False, True])
 def test_a_lesson_runs_in_one_process(bare_python, cut_off, tmp_path, solved):
     texts = run_exported(course.find("00"), bare_python, cut_off, tmp_path / "out", solved=solved)
-    assert texts[0].startswith("Found: ")
+    assert texts[0].startswith("Found on this machine: ")
     assert ("not attempted" in "".join(texts)) != solved
 
 

@@ -44,7 +44,7 @@ def test_what_follows_from_the_cards(cards, narrow, flash, device, backend):
 def test_two_t4s_on_kaggle_in_words():
     found, used = setting.sentences(here(T4, T4, place="kaggle", link="PCIe"))
     assert found == (
-        "Found: Kaggle, 2x Tesla T4 (15 GiB each, PCIe between them), 4 cores of Intel Xeon, 31 GiB of memory, "
+        "Found on Kaggle: 2x Tesla T4 (15 GiB each, PCIe between them), 4 cores of Intel Xeon, 31 GiB of memory, "
         "Python 3.12.1, torch 2.6.0."
     )
     assert used == (
@@ -96,7 +96,7 @@ def test_a_torch_that_counts_emulation_in_is_not_believed(monkeypatch):
 def test_what_is_said_here(capsys):
     setting.announce()
     found, used = capsys.readouterr().out.splitlines()[:2]
-    assert found.startswith("Found: ")
+    assert found.startswith("Found on this machine: ")
     assert f"torch {torch.__version__}" in found
     assert used.startswith("Uses: ")
 
