@@ -17,9 +17,10 @@ LAYERS = (
     {"repro", "measure", "data", "formats", "models", "deadline", "ambient", "describe", "compare", "timeline"}
     | {"lines", "waits"},
     {"train", "precision", "resize", "compilation", "figure", "trace"}
-    | {"launches", "handles", "tasks", "device_cuda", "opened", "device_thread", "watcher", "sync", "workshop", "ranks"},
+    | {"launches", "handles", "tasks", "device_cuda", "opened", "device_thread", "watcher", "sync", "workshop"}
+    | {"ranks", "aftermath"},
     {"plot", "plot_formats", "plot_roofline", "plot_timeline", "widgets", "explorer", "progress", "judge", "checker"}
-    | {"checks", "recording", "claims"},
+    | {"checks", "recording", "claims", "plot_links"},
     {"build", "execute", "doctor", "program", "run", "gpu_check", "cli", "parcel", "export"},
 )
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
