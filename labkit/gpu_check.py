@@ -27,7 +27,7 @@ LIMIT_S = 480.0  # for all of it
 _TESTS_S, _LESSON_S = 120.0, 180.0  # for the tests, and for one lesson: nobody may use up the time of the others
 _GRACE_S = 12.0  # what it can take to end a lesson that does not want to end
 _MARKED = re.compile(r"^[^#\n]*pytest\.mark\.gpu", re.MULTILINE)
-_NEEDED = ("torch", "numpy", "matplotlib", "tqdm", "jaxtyping", "beartype", "pytest")
+_NEEDED = ("torch", "numpy", "matplotlib", "tqdm", "jaxtyping", "beartype", "cloudpickle", "pytest")
 Row = tuple[str, str, str, str]
 
 

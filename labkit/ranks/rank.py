@@ -174,14 +174,18 @@ class Rank:
         """Have it write down where its threads stand; how much was written before, None where it cannot be asked."""
         if not self.ready or self.said is not None:
             return None
-        size = os.fstat(self.stacks.fileno()).st_size
+        size = self.stacks_size()
         with suppress(ProcessLookupError):
             os.kill(self.process.pid, signal.SIGUSR1)
         return size
 
+    def stacks_size(self) -> int:
+        """How many bytes it has written of where its threads stand."""
+        return os.fstat(self.stacks.fileno()).st_size
+
     def written_stacks(self) -> str:
         """What it wrote."""
-        return os.pread(self.stacks.fileno(), os.fstat(self.stacks.fileno()).st_size, 0).decode(errors="replace")
+        return os.pread(self.stacks.fileno(), self.stacks_size(), 0).decode(errors="replace")
 
     def show_output(self) -> None:
         """Show what it has printed and is not shown yet."""

@@ -1,6 +1,5 @@
 """Which rank failed first, and what to say of it and of the others."""
 
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -117,16 +116,22 @@ def _listed(where: dict[int, str]) -> str:
 
 def _standing(ranks: list[Rank], listen: Listen) -> dict[int, str]:
     """Where each rank stands, from its last word or from its stacks."""
+    for _ in ranks:
+        listen(ranks, 0.01)  # words that have come and were not taken yet
     before = {rank.number: rank.ask_for_stacks() for rank in ranks}
-    until_s = time.monotonic() + _STACKS_S
-    while time.monotonic() < until_s and any(_is_due(rank, before[rank.number]) for rank in ranks):
-        listen(ranks, 0.02)
+    until_s, sizes = time.monotonic() + _STACKS_S, {}
+    while time.monotonic() < until_s:
+        time.sleep(0.02)
+        listen(ranks, 0.0)
+        written, sizes = sizes, {rank.number: rank.stacks_size() for rank in ranks if _is_asked(rank, before)}
+        if written == sizes and all(size > before[number] for number, size in sizes.items()):  # and all is written
+            break
     return {rank.number: _where(rank, before[rank.number]) for rank in ranks}
 
 
-def _is_due(rank: Rank, before: int | None) -> bool:
-    """Whether a rank that was asked has not written yet."""
-    return before is not None and rank.said is None and os.fstat(rank.stacks.fileno()).st_size == before
+def _is_asked(rank: Rank, before: dict[int, int | None]) -> bool:
+    """Whether a rank that lives was asked for its stacks."""
+    return before[rank.number] is not None and rank.said is None
 
 
 def _where(rank: Rank, before: int | None) -> str:
