@@ -51,7 +51,7 @@ def _without_main() -> Iterator[None]:
 class Rank:
     """A process that is one rank, and all that ties it to this one.
 
-    said: its last word as (kind, time, ...), None until then. port: where rank 0 keeps the store.
+    said: its last word as (kind, time, more), None until then. port: where rank 0 keeps the store.
     """
 
     number: int
@@ -161,7 +161,7 @@ class Rank:
         elif kind == "ready":
             self.ready = True
         else:
-            self.said = (kind, *(rest or [time.monotonic()]))
+            self.said = (kind, *rest)
 
     def _ended(self) -> None:
         """Note that its process is gone, unless it had said its last word."""

@@ -23,7 +23,7 @@ def failure(ranks: list[Rank], timeout_s: float, *, listen: Listen) -> RankError
     while time.monotonic() < until_s and any(rank.said is None for rank in ranks):
         listen(ranks, _GRACE_S / 4)
     first = _first(ranks)
-    kind, _, *rest = first.said if first.said[0] != "unreturnable" else ("unreturnable", 0.0, *first.said[1:])
+    kind, _, *rest = first.said
     if _is_of_the_backend(first) and (error := disagreement(ranks, listen=listen)) is not None:
         return error
     where = _standing(ranks, listen)
@@ -74,8 +74,6 @@ def _first(ranks: list[Rank]) -> Rank:
 
     def order(rank: Rank) -> tuple[bool, float]:
         kind, when, *rest = rank.said
-        if kind == "unreturnable":
-            return True, 0.0
         return kind == "raised" and bool(standing.CONSEQUENCE.search(rest[0])), when
 
     return min((rank for rank in ranks if _failed(rank)), key=order)
@@ -83,10 +81,10 @@ def _first(ranks: list[Rank]) -> Rank:
 
 def _is_of_the_backend(rank: Rank) -> bool:
     """Whether a rank failed in a way that its messages with others may explain."""
-    kind, *rest = rank.said
+    kind, _, *rest = rank.said
     if kind == "killed":
-        return rest[1] in (signal.SIGABRT, signal.SIGSEGV)
-    return kind == "raised" and any(word in text for word in _BACKEND for text in rest[1:])
+        return rest[0] in (signal.SIGABRT, signal.SIGSEGV)
+    return kind == "raised" and any(word in text for word in _BACKEND for text in rest)
 
 
 def _headline(rank: Rank, kind: str, rest: list) -> str:
@@ -140,13 +138,13 @@ def _where(rank: Rank, before: int | None) -> str:
         if before is None:
             return "was still starting"
         return standing.in_call(ledger.read(rank.calls), rank.written_stacks())
-    kind, *rest = rank.said
+    kind, _, *rest = rank.said
     if kind == "returned":
         return "had returned"
     if kind == "raised":
         call = ledger.last(rank.calls)
-        if call and standing.TOO_LONG.search(rest[1]):
+        if call and standing.TOO_LONG.search(rest[0]):
             return f"in {standing.named(call)} at {standing.at(call.file, call.line)}"
-        lost = standing.CONSEQUENCE.search(rest[1])
-        return "lost its connection to another rank" if lost else f"raised {rest[1].splitlines()[0]}"
+        lost = standing.CONSEQUENCE.search(rest[0])
+        return "lost its connection to another rank" if lost else f"raised {rest[0].splitlines()[0]}"
     return {"exited": "had left", "killed": "was killed", "unreturnable": "had returned"}[kind]

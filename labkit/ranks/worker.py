@@ -129,9 +129,9 @@ def _hand_back(control: Connection, returned: object) -> None:
     try:
         result = payload.dumps(returned)
     except Exception as error:
-        control.send(("unreturnable", type(returned).__name__, f"{type(error).__name__}: {error}"))
+        control.send(("unreturnable", time.monotonic(), type(returned).__name__, f"{type(error).__name__}: {error}"))
     else:
-        control.send(("returned",))
+        control.send(("returned", time.monotonic()))
         control.send_bytes(result)
 
 
