@@ -310,3 +310,10 @@ def test_two_ranks_run(bare_python, cut_off, tmp_path, monkeypatch):
     monkeypatch.chdir(fabricated.course(tmp_path / "a course", n01_ranks=RANKS))
     texts = run_exported(course.find("01"), bare_python, cut_off, tmp_path / "out")
     assert texts[-1] == "[(2, [9.0, 9.0]), (2, [9.0, 9.0])]\n"
+
+
+@pytest.mark.notebook
+@pytest.mark.parametrize("lesson", [each for each in course.lessons() if each.number == "12"])
+def test_the_lesson_on_two_ranks_runs(bare_python, cut_off, tmp_path, lesson):
+    texts = run_exported(lesson, bare_python, cut_off, tmp_path / "out")
+    assert "gloo between ranks" in texts[0]
