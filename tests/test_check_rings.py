@@ -67,6 +67,7 @@ def waits_for_nobody(tensors):
         dist.recv(tensors[0], 0)
 
 
+@pytest.mark.slow
 def test_a_rank_that_waits_in_vain_is_a_verdict_and_not_a_hang(judged):
     found = judged("ring_mean", waits_for_nobody)
     assert found.status == "failed"
