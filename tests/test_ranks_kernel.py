@@ -168,6 +168,21 @@ def test_an_interrupted_cell_says_where_the_ranks_stood_and_leaves_nothing(kerne
         assert kernel.left() == before
 
 
+def test_a_kernel_that_has_run_ranks_shuts_down_at_once_and_tidies_up(tmp_path):
+    mortal = Kernel(tmp_path)
+    mortal.run("run_ranks(dist.get_rank, 2)")
+    children = psutil.Process(mortal.pid).children(recursive=True)
+    began_s = time.monotonic()
+    mortal.client.shutdown()
+    while mortal.manager.is_alive() and time.monotonic() - began_s < 20:
+        time.sleep(0.05)
+    took_s = time.monotonic() - began_s
+    psutil.wait_procs(children, timeout=5)
+    left = list(tmp_path.iterdir())
+    mortal.close()
+    assert (left, took_s < 4) == ([], True), took_s
+
+
 @pytest.mark.parametrize("end", ["kill", "restart"])
 def test_ranks_end_with_their_kernel(end, tmp_path):
     mortal = Kernel(tmp_path)

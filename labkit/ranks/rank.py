@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from glob import glob
-from multiprocessing import spawn
+from multiprocessing import spawn, util
 from threading import Lock
 from typing import Any
 
@@ -45,6 +45,28 @@ def _without_main() -> Iterator[None]:
             yield
         finally:
             spawn.get_preparation_data = original
+
+
+# How the server starts: in a process group of its own, and silent about hosts without a network, of which torch warns.
+_STEP_ASIDE = """import os, sys
+os.setpgid(0, 0)
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+os.execv(sys.argv[1], sys.argv[1:])"""
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """A block in which the server, and multiprocessing's resource tracker, start in process groups of their own.
+
+    A notebook's kernel that is shut down ends the processes of its own group first, and waits 14 s for the tracker,
+    which heeds no SIGTERM; the front end kills the kernel before that, so that nobody tidies up.
+    """
+    original = util.spawnv_passfds
+    util.spawnv_passfds = lambda path, args, fds: original(path, [path, "-c", _STEP_ASIDE, *args], fds)
+    try:
+        yield
+    finally:
+        util.spawnv_passfds = original
 
 
 @dataclass(kw_only=True)
@@ -96,7 +118,7 @@ class Rank:
             process = _context().Process(
                 target=worker.main, args=(seat, theirs, theirs_too), name=f"rank {seat.rank}", daemon=True
             )
-            with _without_main():
+            with _without_main(), _apart():
                 process.start()
             rank.process = process
         except BaseException:
