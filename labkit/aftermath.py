@@ -61,13 +61,26 @@ class Left:
 
 def show_report(report: Sequence[Left], *, caption: str) -> None:
     """Show how each rank ended, and its last words."""
-    lines = [f"rank {rank} ended with {_named(left.ended):<11} {left.last_words}" for rank, left in enumerate(report)]
-    show_text("\n".join(map(str.rstrip, lines)), caption=caption)
+    rows = [(f"rank {rank}", _named(left.ended), left.last_words) for rank, left in enumerate(report)]
+    lines = [f"{rank} ended with {ended:<11} {words}".rstrip() for rank, ended, words in rows]
+    head = _row("th", ("", "ended with", "the last line of its log"))
+    body = varying_html("".join(_row("td", row) for row in rows))
+    shown = f"<p>{escape(caption)}</p><table><thead>{head}</thead><tbody>{body}</tbody></table>"
+    show(f"{caption}\n{varying_text(chr(10).join(lines))}", shown)
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    """A row of a table whose last column holds long text, all of it at the left."""
+    style = "text-align: left; vertical-align: top; overflow-wrap: anywhere"
+    kept = f"{style}; white-space: nowrap"
+    *short, long = map(escape, cells)
+    named = "".join(f'<{tag} style="{kept}">{cell}</{tag}>' for cell in short)
+    return f'<tr>{named}<{tag} style="{style}">{long}</{tag}></tr>'
 
 
 def show_text(text: str, *, caption: str) -> None:
     """Show a log as it is, under a caption."""
-    style = "max-height: 30em; overflow: auto; white-space: pre-wrap"
+    style = "max-height: 30em; overflow: auto; white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"
     body = varying_html(f'<pre style="{style}">{escape(text)}</pre>')
     show(f"{caption}\n{varying_text(text)}", f"<p>{escape(caption)}</p>{body}")
 
@@ -126,9 +139,12 @@ def left_by(
             with _without_main():
                 parent = context.Process(target=_fork, args=(job,))
                 parent.start()
-            parent.join(2 * _MEET_S)
-            parent.kill()
-            parent.join()
+            try:
+                parent.join(2 * _MEET_S)
+            finally:  # where the user interrupts it, the ranks are still there
+                with suppress(ProcessLookupError):
+                    os.killpg(parent.pid, signal.SIGKILL)
+                parent.join()
         return [_left(folder, rank) for rank in range(world_size)]
 
 

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from labkit import attempt, check, claim, predict, record, reveal, table
+from labkit import attempt, check, claim, hardware, predict, record, reveal, table
 from labkit.aftermath import left_by, show_report, show_text
 from labkit.ranks import RankError, run_ranks
 
@@ -49,9 +49,57 @@ predict("named", question, default=2, low=0, high=3, unit="logs")
 # %% [markdown]
 # ## Build
 #
+# ### A wait that ends
+#
+# First a run in which all is well, only that rank 1 takes three times as long over its work as the others. Then they
+# all add something up. Each rank notes from when to when it did what.
+
+
+# %%
+from labkit import plot_timeline
+from labkit.timeline import Span
+
+
+def paced():
+    """What this rank did when, in four steps."""
+    rank, spans = dist.get_rank(), []
+
+    def noted(kind, name, call):
+        start = time.monotonic()
+        call()
+        when = {"start_s": start, "end_s": time.monotonic()}
+        spans.append(Span(row=f"rank {rank}", name=name, kind=kind, **when))
+
+    dist.barrier()
+    for _ in range(4):
+        noted("host", "work", lambda: time.sleep(0.06 if rank == 1 else 0.02))
+        noted("wait", "all_reduce", lambda: dist.all_reduce(torch.ones(4)))
+    return spans
+
+
+# %%
+by_rank = run_ranks(paced, 3, devices="cpu")
+plot_timeline.timeline(sum(by_rank, []), title="Rank 1 is slow, and the others wait for it")
+
+# %% [markdown]
+# Who is slow waits least. Look at one rank alone, and the *quick* ones seem to have a slow `all_reduce`: whoever is in
+# the collective is the victim, and the culprit is somewhere else. So it is with a hang, only that the red bars have no
+# end.
+
+# %%
+waited_s = [sum(s.seconds for s in spans if s.kind == "wait") for spans in by_rank]
+claim(
+    "the slow rank waits less than half as long as each of the others",
+    holds=2 * waited_s[1] < min(waited_s[0], waited_s[2]),
+    evidence=", ".join(f"rank {r}: {1e3 * s:.0f} ms" for r, s in enumerate(waited_s)),
+)
+
+# %% [markdown]
+# ### Ranks without a safety net
+#
 # `run_ranks` says who is to blame; a cluster does not. So this lesson launches ranks plainly, as `torchrun` does:
 # `left_by(fn, 3)` starts three processes, on the CPU, and gives what each *left behind*: exit code, log, stacks.
-# torch waits half an hour (NCCL: ten minutes); here it is two seconds. When one rank has failed, the launcher ends
+# torch waits half an hour (NCCL: ten minutes); here a moment must do. When one rank has failed, the launcher ends
 # the others. The first call starts the server that ranks are forked from.
 
 
@@ -102,7 +150,7 @@ claim("no log names the rank that did not come", holds=named == 0, evidence=word
 #
 # `faulthandler`, from Python's standard library, writes down the stacks of all threads of a process, the innermost
 # line first, while the process hangs. A rank must ask for it beforehand: `faulthandler.dump_traceback_later(60)`. For
-# one that did not, `py-spy dump --pid 1234` looks from outside. `left_by` asked after a second.
+# one that did not, `py-spy dump --pid 1234` looks from outside. `left_by` asks for it, and looks while all still wait.
 
 # %%
 for rank in (0, 1):
@@ -296,10 +344,11 @@ for fn in (raises, is_killed, is_uneven):
 
 
 # %%
-def work():
-    from labkit import hardware
+where = hardware.device()
 
-    return float(torch.ones(1000, 1000, device=hardware.device()).sum())
+
+def work():
+    return float(torch.ones(1000, 1000, device=where).sum())
 
 
 # %%
@@ -354,6 +403,10 @@ claim("it is said: EADDRINUSE", holds="EADDRINUSE" in port[0].said, evidence=por
 # %%
 shown = {f"{name} (s)": s for name, s in seconds.items()}
 record("13", "time until the last rank had ended, with a limit of 2 s, forked: 1 s", shown)
+
+# %% [markdown]
+# A rank that has gone is noticed at once, for its connections close. One that only does not come is noticed when the
+# time limit is over, and one that waits for nobody, as after the fork, when somebody looks.
 
 # %% [markdown]
 # ### A flight record
@@ -431,7 +484,7 @@ def one_process(ranks, lr=0.1):
 
 # %% [markdown]
 # Both ways in one launch, on two ranks, of which rank 0 has the batch more. If `join` did nothing, this cell would end
-# with a `RankError` after a minute.
+# with a `RankError` after a while.
 
 # %%
 right = one_process([batches_of(0), batches_of(1)])
@@ -565,7 +618,7 @@ claim(
 # All together. `report` holds for each rank what it left: `.ended`, `.said`, `.stood`. Return the cause and the rank
 # at fault, or -1 where it is not one rank's. The causes: `"skipped"` a collective, `"differed"` in one (with DETAIL),
 # `"uneven"` and through too early, `"forked"` after work, `"port"` in use, `"killed"`, `"raised"` an error of its
-# own. You are judged on seventy reports, drawn anew.
+# own. You are judged on dozens of reports, drawn anew.
 
 # %% [markdown]
 # To look at some: `reports.practice("uneven", seed=3)`, and so for each cause; `show_report` shows one. The traps:

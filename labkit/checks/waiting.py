@@ -45,7 +45,8 @@ def waited_for(fn: Callable, dumps: Sequence[str]) -> object:
 
 def _ranks(ranks: Iterable) -> str:
     """`ranks 0, 2`, in order; `nobody`."""
-    return "ranks " + ", ".join(map(str, sorted(map(int, ranks)))) if ranks else "nobody"
+    numbers = sorted(map(int, ranks))
+    return "ranks " + ", ".join(map(str, numbers)) if numbers else "nobody"
 
 
 def waiting_cases(rng: torch.Generator) -> Sequence[tuple]:
