@@ -504,8 +504,8 @@ table(["network", "bytes of gradients", "ms a step"], rows, varying=["ms a step"
 
 # %% [markdown]
 # And links. Some are measured all-reduces that others published, as bus bandwidth; one is a line rate, which nothing
-# can exceed; between continents, a delay and a bandwidth that were measured between data centres. The sources stand at
-# the end. A delay that no source gives is zero here, so those times are too short.
+# can exceed; between continents it is the delay and the bandwidth that a paper gives for pairs of data centres. The
+# sources stand at the end. A delay that no source gives is zero here, so those times are too short.
 
 # %%
 LINKS = {  # bytes a second, seconds a message
@@ -1002,7 +1002,7 @@ claim(
 # The links, as read on 2026-11-30:
 #
 # - NVLink: eight H200, 1 GiB and, for the delay, 32 KiB: stas00,
-#   [ml-engineering](https://github.com/stas00/ml-engineering/blob/master/network/benchmarks/results/all-reduce-8xH200.md).
+#   [ml-engineering](https://github.com/stas00/ml-engineering/blob/c53741b8b7dcc17b152757f104398c6dd6f231b3/network/benchmarks/results/all-reduce-8xH200.md).
 # - PCIe: eight RTX 5090, [nccl issue 1639](https://github.com/NVIDIA/nccl/issues/1639); the delay of eight RTX 4090,
 #   [issue 1530](https://github.com/NVIDIA/nccl/issues/1530).
 # - InfiniBand: a card of 100 Gb/s, [nccl-tests issue 29](https://github.com/NVIDIA/nccl-tests/issues/29).
@@ -1011,6 +1011,6 @@ claim(
 # - Ethernet: the line rate, IEEE 802.3ae.
 # - Continents: Yuan and others, [Decentralized Training of Foundation Models in Heterogeneous
 #   Environments](https://arxiv.org/abs/2206.01288), NeurIPS 2022; the delays and bandwidths in their
-#   [code](https://github.com/DS3Lab/DT-FM/blob/main/scheduler/generate_sim_com_matrices.py).
+#   [code](https://github.com/DS3Lab/DT-FM/blob/69f05e50f475d509ebe4267c8f834f70e412c149/scheduler/generate_sim_com_matrices.py).
 # - Those who train across oceans: Douillard and others, [DiLoCo](https://arxiv.org/abs/2311.08105), 2023; Jaghouar and
 #   others, [INTELLECT-1](https://arxiv.org/abs/2412.01152), 2024.
