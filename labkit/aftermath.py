@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from html import escape
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +31,7 @@ import torch
 import torch.distributed as dist
 
 from labkit import lines
-from labkit.ranks import payload
+from labkit.ranks import payload, run_ranks
 from labkit.show import show, varying_html, varying_text
 
 GRACE_S, START_S, _TICK_S = 1.0, 3.0, 0.02
@@ -131,8 +132,8 @@ def left_by(
             address=address or f"file://{folder / 'meeting'}",
             packed=payload.pack(fn, (fork_after,)),
         )
+        _start_server()
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["labkit.ranks.worker"])  # the server that run_ranks has, or will have
         if fork_after is None:
             _attend(job, context)
         else:
@@ -146,6 +147,12 @@ def left_by(
                     os.killpg(parent.pid, signal.SIGKILL)
                 parent.join()
         return [_left(folder, rank) for rank in range(world_size)]
+
+
+@cache
+def _start_server() -> None:
+    """Have labkit.ranks start the server that its ranks are forked from, and that ours are forked from too."""
+    run_ranks(int, 1, devices="cpu")
 
 
 def _left(folder: Path, rank: int) -> Left:

@@ -100,7 +100,7 @@ claim(
 # `run_ranks` says who is to blame; a cluster does not. So this lesson launches ranks plainly, as `torchrun` does:
 # `left_by(fn, 3)` starts three processes, on the CPU, and gives what each *left behind*: exit code, log, stacks.
 # torch waits half an hour (NCCL: ten minutes); here a moment must do. When one rank has failed, the launcher ends
-# the others. The first call starts the server that ranks are forked from.
+# the others.
 
 
 # %%
@@ -113,7 +113,6 @@ def skips():
 
 
 # %%
-left_by(dist.barrier, 1)
 start = time.perf_counter()
 skipped = left_by(skips, 3)
 seconds = {"skipped": time.perf_counter() - start}
