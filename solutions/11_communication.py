@@ -382,8 +382,8 @@ claim(
 # %% [markdown]
 # A message has a price of its own, whatever its length: *alpha*, the latency. Then each byte costs *beta*, one over
 # the *bandwidth*. So seconds = alpha + beta × bytes: a straight line. Fit it, first as everyone would, by least
-# squares. Can one trust that? Try it where the truth is known: 50 µs and 4 GB/s, and the longest message alone came a
-# tenth late.
+# squares. Can one trust that? Try it where the truth is known, a link of our choosing, over which only the longest
+# message came a tenth late.
 
 
 # %%
@@ -395,10 +395,12 @@ def least_squares(lengths, seconds):
 
 # %%
 FITS = {"least squares": least_squares, "relative": cost.fit_alpha_beta}
-known_s = [50e-6 + n / 4e9 for n in LENGTHS]
+TRUE_ALPHA_S, TRUE_RATE = 50e-6, 4e9
+known_s = [TRUE_ALPHA_S + n / TRUE_RATE for n in LENGTHS]
 known_s[-1] *= 1.1
 known = {name: fit(LENGTHS, known_s) for name, fit in FITS.items()}
 rows = [[name, f"{1e6 * a:.1f}", f"{rate / 1e9:.2f}"] for name, (a, rate) in known.items()]
+rows += [["the truth", f"{1e6 * TRUE_ALPHA_S:.1f}", f"{TRUE_RATE / 1e9:.2f}"]]
 table(["fit to a known link", "alpha, µs", "GB/s"], rows)
 
 # %% [markdown]
@@ -407,7 +409,7 @@ table(["fit to a known link", "alpha, µs", "GB/s"], rows)
 # `cost.fit_alpha_beta` divides each error by the time that was measured, so that each length has a say.
 
 # %%
-off = {name: abs(alpha_s - 50e-6) for name, (alpha_s, _) in known.items()}
+off = {name: abs(alpha_s - TRUE_ALPHA_S) for name, (alpha_s, _) in known.items()}
 claim(
     "one late message spoils the alpha of least squares, and hardly that of the relative fit",
     holds=off["least squares"] > 10 * off["relative"],
@@ -455,8 +457,8 @@ table(["torch's own", "algorithm bandwidth, GB/s", "bus bandwidth, GB/s"], rows,
 
 # %% [markdown]
 # Where each rank has a link of its own, the last column stays the same. Ranks that share one processor share its
-# memory and its cores: there it falls too. And it is a definition, not a measurement: it takes for granted that a ring
-# ran. A switch that adds on the way, as NVIDIA's can, shows more than its links can carry.
+# memory and its cores, and there it may fall too. And it is a definition, not a measurement: it takes for granted that
+# a ring ran. A switch that adds on the way, as NVIDIA's can, shows more than its links can carry.
 
 # %% [markdown]
 # ### What a link costs a step
@@ -488,7 +490,7 @@ def step(make, batch):
 
 # %% [markdown]
 # One is made of wide linear layers. The other is the small residual network, of convolutions, from lesson 02. Both get
-# batches of 128 pictures of 24 pixels a side.
+# the same batches of small pictures.
 
 # %%
 NETWORKS = {"wide": wide, "residual": models.resnet}
@@ -625,7 +627,7 @@ def backward(weights, loss, link, early):
 
 
 # %% [markdown]
-# Six equal layers, on processors even where there are GPUs, for it is the host that sleeps. The link is made as slow as
+# Equal layers, on processors even where there are GPUs, for it is the host that sleeps. The link is made as slow as
 # backward is, for there overlap can win most: a faster one leaves little to hide, and behind a slower one little can be
 # hidden. With infinitely many bytes a second it is the link that there is.
 
@@ -1001,10 +1003,10 @@ claim(
 # %% [markdown]
 # The links, as read on 2026-11-30:
 #
-# - NVLink: eight H200, 1 GiB and, for the delay, 32 KiB: stas00,
+# - NVLink: eight H200, 1 GiB; the delay is a short all-reduce's time over its 14 messages: stas00,
 #   [ml-engineering](https://github.com/stas00/ml-engineering/blob/c53741b8b7dcc17b152757f104398c6dd6f231b3/network/benchmarks/results/all-reduce-8xH200.md).
-# - PCIe: eight RTX 5090, [nccl issue 1639](https://github.com/NVIDIA/nccl/issues/1639); the delay of eight RTX 4090,
-#   [issue 1530](https://github.com/NVIDIA/nccl/issues/1530).
+# - PCIe: eight RTX 5090, [nccl issue 1639](https://github.com/NVIDIA/nccl/issues/1639); the delay likewise, of
+#   eight RTX 4090, [issue 1530](https://github.com/NVIDIA/nccl/issues/1530).
 # - InfiniBand: a card of 100 Gb/s, [nccl-tests issue 29](https://github.com/NVIDIA/nccl-tests/issues/29).
 
 # %% [markdown]
