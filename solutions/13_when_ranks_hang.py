@@ -12,7 +12,7 @@
 # ## Question
 #
 # A run on many devices has stood still since three in the morning. There is no error; half an hour later there are as
-# many errors as ranks, and all of them name the wrong culprit. **Which rank does everybody wait for, and why does it
+# many errors as ranks, and none of them names the culprit. **Which rank does everybody wait for, and why does it
 # not come?**
 
 # %%
@@ -671,7 +671,8 @@ check(diagnose)
 real = {"skipped": skipped, "differed": differed, "forked": forked, "port": port}
 real |= {name: three[fn] for name, fn in (("raised", "raises"), ("killed", "is_killed"))}
 real["uneven"] = three["is_uneven"]
-verdicts = {name: attempt(diagnose)(report) for name, report in real.items()}
+mine = attempt(diagnose)
+verdicts = {name: mine(report) for name, report in real.items()}
 rows = [[name, *map(str, verdict)] for name, verdict in verdicts.items()]
 table(["made on purpose", "diagnosed", "rank"], rows)
 
