@@ -478,7 +478,7 @@ mistakes["the same dice"] = (f"masks of all ranks are equal: {alike}", alike)
 claim(
     "batch-norm makes DDP another training, layer-norm does not; equal seeds drop equal units",
     holds=found["batch-norm"] > 0.01 and found["layer-norm"] < 1e-12 and alike,
-    evidence=f"gradients off by {found}; equal masks: {alike}",
+    evidence="; ".join(f"{name}: off by {off:.0e}" for name, off in found.items()),
 )
 
 # %% [markdown]
@@ -794,7 +794,7 @@ plot.samples(timed, title="One step with the same batch", xlabel="time of a step
 step_s = {name: statistics.median(each) for name, each in timed.items()}
 ddp_s = step_s["all ranks, torch's DDP"]
 reveal("faster", step_s["one process, one thread"] / ddp_s)
-record("12", "ms of a step", {name: 1e3 * each for name, each in step_s.items()})
+record("12", "a step, in ms", {name: 1e3 * each for name, each in step_s.items()})
 
 # %% [markdown]
 # Against *one thread*, ranks look good, and on a CPU that comparison is wrong: one process can use all cores by itself,
