@@ -127,6 +127,7 @@ def _kernel(func: Any, op: str, given: str, shared: str) -> Callable:
     at_given, at_shared = (names.index(name) if name else None for name in (given, shared))
     at_root = next((names.index(name) for name in ("root_rank", "src", "dst") if name in names), None)
     at_group = names.index("process_group")
+    at_reduce = names.index("reduce_op") if "reduce_op" in names else None
     below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
     @no_type_check
@@ -134,10 +135,11 @@ def _kernel(func: Any, op: str, given: str, shared: str) -> Callable:
         if _observers:
             tensors = [] if at_given is None else list(_tensors(args[at_given]))
             sizes = tuple(tuple(tensor.shape) for tensor in tensors)
-            event = Event(op=op, n_bytes=sum(tensor.nbytes for tensor in tensors), shape=sizes)
+            event = Event(op=op, n_bytes=sum(map(_n_bytes, tensors)), shape=sizes)
             agreed = [] if at_shared is None else [(str(t.dtype), *t.shape) for t in _tensors(args[at_shared])]
             root = None if at_root is None else args[at_root]
-            digest = zlib.crc32(repr((op, agreed, root)).encode())
+            how = None if at_reduce is None else _reduction(args[at_reduce])
+            digest = zlib.crc32(repr((op, agreed, root, how)).encode())
             for note in list(_observers):
                 note(event, args[at_group], digest, _described(op, tensors, root))
         return func.redispatch(keyset & below, *args, **kwargs)
@@ -153,6 +155,22 @@ def _tensors(given: Tensor | Sequence) -> Iterator[Tensor]:
     else:
         for each in given:
             yield from _tensors(each)
+
+
+@no_type_check
+def _n_bytes(tensor: Tensor) -> int:
+    """What a tensor holds, in bytes; of a sparse one, its indices too."""
+    if tensor.layout is torch.strided:
+        return tensor.nbytes
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices().nbytes + tensor._values().nbytes
+    return tensor.values().nbytes
+
+
+@no_type_check
+def _reduction(op: object) -> int | None:
+    """How a collective reduces, as torch numbers it; None where this torch does not say."""
+    return op._get_method("op")() if op._has_method("op") else None
 
 
 @no_type_check

@@ -17,6 +17,15 @@ class RankError(RuntimeError):
         super().__init__(text)
         self.kind, self.rank, self.standing = kind, rank, dict(standing or {})
 
+    def __reduce__(self) -> tuple:
+        """With what it was made of, for a way through other processes."""
+        return _made_again, (str(self), self.kind, self.rank, self.standing)
+
     def _render_traceback_(self) -> list[str]:
         """What Jupyter shows: the ranks' own story, without the lines of the launcher."""
         return [f"RankError: {self}"]
+
+
+def _made_again(text: str, kind: str, rank: int | None, standing: Mapping[int, str]) -> RankError:
+    """A RankError that was pickled."""
+    return RankError(text, kind=kind, rank=rank, standing=standing)

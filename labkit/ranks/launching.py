@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import connection
@@ -18,7 +20,7 @@ from labkit.ranks.places import places
 from labkit.ranks.rank import Rank
 from labkit.ranks.verdict import disagreement, failure, where_all_stand
 
-_TICK_S = 0.1
+_TICK_S, _LEAVE_S = 0.1, 1.0  # ranks that were let go may take so long to leave by themselves
 
 
 def run_ranks(
@@ -78,19 +80,29 @@ def _started(devices: list[str], backend: str, timeout_s: float) -> Iterator[lis
         yield ranks
     finally:
         with _undisturbed():
-            for end in (Rank.let_go, Rank.end):
-                for rank in ranks:
-                    end(rank)
+            for rank in ranks:
+                rank.let_go()
+            until_s = time.monotonic() + _LEAVE_S
+            for rank in ranks:
+                rank.end(max(0.0, until_s - time.monotonic()))
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A block that neither a second Ctrl-C nor a timer interrupts: they come after it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGALRM})
+    """A block that neither a second Ctrl-C nor a timer interrupts: they come after it, once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+    came: set[int] = set()
+    note = lambda number, _frame: came.add(number)
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGALRM)}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _attend(ranks: list[Rank], timeout_s: float) -> list:

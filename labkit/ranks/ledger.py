@@ -5,14 +5,11 @@ import mmap
 import os
 import struct
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from pathlib import Path
-from typing import Any, no_type_check
 
 import torch.distributed as dist
 
@@ -21,7 +18,7 @@ from labkit.ranks.collectives import Event, observe
 
 START = str(Path(__file__).with_name("worker.py"))  # the frames outside of it started the rank
 POINT_TO_POINT = ("send", "recv")
-SLOTS, SLOT_BYTES, HEADER_BYTES = 512, 768, 8
+SLOTS, SLOT_BYTES, HEADER_BYTES = 512, 1024, 8
 SIZE_BYTES = HEADER_BYTES + SLOTS * SLOT_BYTES
 
 
@@ -53,21 +50,34 @@ class Ledger:
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory, self._written = memory, 0
         self._numbers: Counter[str] = Counter()
+        self._world, self._generation = dist.group.WORLD, 0
 
     def note(self, event: Event, group: object, digest: int, what: str) -> None:
         """Write down a call, before it runs."""
-        name, ranks = _members(group)
+        if dist.group.WORLD is not self._world:  # destroyed and made anew: names and numbers begin again
+            self._world, self._generation = dist.group.WORLD, self._generation + 1
+        name, ranks = self._group(group)
         number = 0
         if event.op not in POINT_TO_POINT:
             self._numbers[name] += 1
             number = self._numbers[name]
         file, line = _own_line()
-        said = [name, ranks, number, event.op, what[:160], digest, time.monotonic(), file[-300:], line]
-        text = json.dumps(said).encode()[:SLOT_BYTES].ljust(SLOT_BYTES)
+        said = [name, ranks, number, event.op, what[:120], digest, time.monotonic(), file, line]
+        text = json.dumps(said, ensure_ascii=False).encode(errors="replace")
+        if len(text) > SLOT_BYTES:
+            said[7] = f"...{file[-40:]}"
+            text = json.dumps(said, ensure_ascii=False).encode(errors="replace")
         at = HEADER_BYTES + self._written % SLOTS * SLOT_BYTES
-        self._memory[at : at + SLOT_BYTES] = text
+        self._memory[at : at + SLOT_BYTES] = text[:SLOT_BYTES].ljust(SLOT_BYTES)
         self._written += 1
         self._memory[:HEADER_BYTES] = struct.pack("<q", self._written)
+
+    def _group(self, group: object) -> tuple[str, int | list[int]]:
+        """A name that no other group of this program has, and the ranks: how many, where it is the first so many."""
+        made = dist.ProcessGroup.unbox(group)
+        ranks = dist.get_process_group_ranks(made)
+        all_of_them = ranks == list(range(len(ranks)))
+        return f"{made.group_name} of {self._generation}", len(ranks) if all_of_them else ranks
 
 
 def keep(memory: mmap.mmap) -> None:
@@ -95,7 +105,8 @@ def _call(memory: mmap.mmap, i: int) -> Call | None:
         values = json.loads(memory[at : at + SLOT_BYTES])
     except ValueError:
         return None
-    return Call(**dict(zip(_FIELDS, values, strict=True)) | {"ranks": tuple(values[1])})
+    ranks = range(values[1]) if isinstance(values[1], int) else values[1]
+    return Call(**dict(zip(_FIELDS, values, strict=True)) | {"ranks": tuple(ranks)})
 
 
 def differing(ledgers: Mapping[int, Sequence[Call]]) -> dict[int, Call] | None:
@@ -109,20 +120,6 @@ def differing(ledgers: Mapping[int, Sequence[Call]]) -> dict[int, Call] | None:
     return min(apart, key=lambda by_rank: min(call.started_s for call in by_rank.values()), default=None)
 
 
-@no_type_check
-def _members(group: Any) -> tuple[str, list[int]]:
-    """A process group's name and its ranks, of torch's script object of it."""
-    return _known(dist.ProcessGroup.unbox(group).group_name)
-
-
-@cache
-def _known(name: str) -> tuple[str, list[int]]:
-    """A group's name with its ranks."""
-    from torch.distributed.distributed_c10d import _resolve_process_group
-
-    return name, dist.get_process_group_ranks(_resolve_process_group(name))
-
-
 def _own_line() -> tuple[str, int]:
     """File and line of the innermost frame that is the learner's; of no file where there is none on this thread."""
     frame = sys._getframe(2)
@@ -133,8 +130,7 @@ def _own_line() -> tuple[str, int]:
     return "", 0
 
 
-def blank() -> tuple[int, mmap.mmap]:
-    """A new ledger's memory, shared with whoever is given its file descriptor; it leaves no file behind."""
-    with tempfile.TemporaryFile() as file:
-        file.truncate(SIZE_BYTES)
-        return os.dup(file.fileno()), mmap.mmap(file.fileno(), SIZE_BYTES)
+def blank(fd: int) -> mmap.mmap:
+    """A new ledger's memory in a file, shared with whoever is given its descriptor."""
+    os.truncate(fd, SIZE_BYTES)
+    return mmap.mmap(fd, SIZE_BYTES)

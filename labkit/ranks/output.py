@@ -39,6 +39,11 @@ class Stream:
         if not whole:
             return
         texts = (line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace") for line in whole)
-        stream = getattr(sys, self._to)
-        stream.write("".join(f"{self.label} {text}\n" for text in texts))
+        stream, shown = getattr(sys, self._to), "".join(f"{self.label} {text}\n" for text in texts)
+        if stream is None:  # a program may have closed it
+            return
+        try:
+            stream.write(shown)
+        except UnicodeEncodeError:
+            stream.write(shown.encode("ascii", "backslashreplace").decode())
         stream.flush()

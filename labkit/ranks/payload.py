@@ -27,7 +27,8 @@ class _Pickler(cloudpickle.Pickler):
         """How one object is taken apart."""
         if isinstance(obj, CodeType):
             make, parts = self.dispatch_table[CodeType](obj)
-            return make, tuple(obj.co_filename if part == _NO_FILE else part for part in parts)
+            is_file = lambda part: isinstance(part, str) and part == _NO_FILE
+            return make, tuple(obj.co_filename if is_file(part) else part for part in parts)
         if isinstance(obj, torch.Tensor) and obj.device.type == "cuda":
             return obj.detach().cpu().__reduce_ex__(2)
         return super().reducer_override(obj)

@@ -3,70 +3,19 @@
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
 from glob import glob
-from multiprocessing import spawn, util
-from threading import Lock
+from pathlib import Path
 from typing import Any
 
-from labkit.ranks import ledger, worker
+from labkit.ranks import ledger, server, worker
+from labkit.ranks.errors import RankError
 from labkit.ranks.output import Stream
-
-_END_S = 1.0  # so long a rank that was let go may take to leave by itself
-_lock = Lock()
-
-
-def _context() -> Any:
-    """Processes forked from a server that has torch loaded and has never run an operation of it."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([worker.__name__])
-    return context
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """A block in which ranks start without running the main program again: what they need travels pickled."""
-    with _lock:
-        original = spawn.get_preparation_data
-
-        def prepared(name: str) -> dict:
-            data = original(name)
-            if name.startswith("rank "):
-                data = {key: value for key, value in data.items() if not key.startswith("init_main")}
-            return data
-
-        spawn.get_preparation_data = prepared
-        try:
-            yield
-        finally:
-            spawn.get_preparation_data = original
-
-
-# How the server starts: in a process group of its own, and silent about hosts without a network, of which torch warns.
-_STEP_ASIDE = """import os, sys
-os.setpgid(0, 0)
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-os.execv(sys.argv[1], sys.argv[1:])"""
-
-
-@contextmanager
-def _apart() -> Iterator[None]:
-    """A block in which the server, and multiprocessing's resource tracker, start in process groups of their own.
-
-    A notebook's kernel that is shut down ends the processes of its own group first, and waits 14 s for the tracker,
-    which heeds no SIGTERM; the front end kills the kernel before that, so that nobody tidies up.
-    """
-    original = util.spawnv_passfds
-    util.spawnv_passfds = lambda path, args, fds: original(path, [path, "-c", _STEP_ASIDE, *args], fds)
-    try:
-        yield
-    finally:
-        util.spawnv_passfds = original
 
 
 @dataclass(kw_only=True)
@@ -78,15 +27,17 @@ class Rank:
 
     number: int
     world_size: int
+    on_gpu: bool
     control: Any
     calls: Any
     stacks: Any
-    ties: ExitStack
     streams: list[Stream]
+    ties: ExitStack = field(default_factory=ExitStack)
     process: Any = None
     ready: bool = False
     said: tuple | None = None
     port: int | None = None
+    looked_s: float = 0.0
     _told: bool = False
     _result: bytes = b""
     _heard: bool = True
@@ -94,40 +45,31 @@ class Rank:
     @classmethod
     def start(cls, seat: worker.Seat) -> "Rank":
         """Start one. OSError where the system gives no more processes or files."""
-        control, theirs = multiprocessing.Pipe()
-        (out, out_in), (err, err_in), (life_out, lifeline) = os.pipe(), os.pipe(), os.pipe()
-        calls_in, calls = ledger.blank()
-        stacks = tempfile.TemporaryFile()  # noqa: SIM115, closed with the other ties
-        ties, label = ExitStack(), f"[rank {seat.rank}]"
-        for fd in (out, err, lifeline):
-            ties.callback(os.close, fd)
-        ties.callback(stacks.close)
-        ties.callback(calls.close)
-        rank = cls(
-            number=seat.rank,
-            world_size=seat.world_size,
-            control=control,
-            calls=calls,
-            stacks=stacks,
-            ties=ties,
-            streams=[Stream(out, label, "stdout"), Stream(err, label, "stderr")],
-        )
-        fds = {"out": out_in, "err": err_in, "calls": calls_in, "stacks": os.dup(stacks.fileno()), "lifeline": life_out}
-        theirs_too = worker.Ties(**{name: worker.Tie(fd) for name, fd in fds.items()})
-        try:
-            process = _context().Process(
-                target=worker.main, args=(seat, theirs, theirs_too), name=f"rank {seat.rank}", daemon=True
+        label, theirs = f"[rank {seat.rank}]", ExitStack()
+        with ExitStack() as ties, theirs:
+            control, their_control = multiprocessing.Pipe()
+            ties.callback(control.close)
+            theirs.callback(their_control.close)
+            (out, out_in), (err, err_in) = _pipe(ties, theirs), _pipe(ties, theirs)
+            life, _ = _pipe(theirs, ties)
+            shared = theirs.enter_context(tempfile.TemporaryFile())
+            calls = ties.enter_context(closing(ledger.blank(shared.fileno())))
+            stacks = ties.enter_context(tempfile.TemporaryFile())
+            rank = cls(
+                number=seat.rank,
+                world_size=seat.world_size,
+                on_gpu=seat.device != "cpu",
+                control=control,
+                calls=calls,
+                stacks=stacks,
+                streams=[Stream(out, label, "stdout"), Stream(err, label, "stderr")],
             )
-            with _without_main(), _apart():
-                process.start()
-            rank.process = process
-        except BaseException:
-            rank.end()
-            raise
-        finally:
-            theirs.close()
-            for fd in fds.values():
-                os.close(fd)
+            fds = {"out": out_in, "err": err_in, "calls": shared.fileno(), "stacks": stacks.fileno()}
+            fds["lifeline"] = life
+            carried = worker.Ties(**{name: worker.Tie(fd) for name, fd in fds.items()})
+            process = server.Process(target=worker.main, args=(seat, their_control, carried), daemon=True)
+            process.start()  # one that is interrupted here ends with its lifeline
+            rank.process, rank.ties = process, ties.pop_all()
         return rank
 
     @property
@@ -136,8 +78,13 @@ class Rank:
         return self.said is not None and self.said[0] == "returned"
 
     def result(self) -> Any:
-        """What its function returned."""
-        return pickle.loads(self._result)
+        """What its function returned. RankError: it cannot be put together again here."""
+        try:
+            return pickle.loads(self._result)
+        except (Exception, SystemExit) as error:
+            why = f"{type(error).__name__}: {error}"
+            text = f"What rank {self.number} of {self.world_size} returned cannot be put together again here: {why}"
+            raise RankError(text, kind="unreturnable", rank=self.number) from None
 
     def send(self, packed: bytes) -> None:
         """Send the function; one that has died meanwhile is found when it is listened to."""
@@ -171,13 +118,14 @@ class Rank:
 
     def _hear(self) -> None:
         """Take one word of it."""
+        self._heard = False  # if an interrupt cuts a word short, no more can be made of what follows
         try:
             kind, *rest = self.control.recv()
             if kind == "returned":
                 self._result = self.control.recv_bytes()
         except (EOFError, OSError):
-            self._heard = False
             return
+        self._heard = True
         if kind == "port":
             (self.port,) = rest
         elif kind == "ready":
@@ -195,6 +143,8 @@ class Rank:
     def ask_for_stacks(self) -> int | None:
         """Have it write down where its threads stand; how much was written before, None where it cannot be asked."""
         if not self.ready or self.said is not None:
+            return None
+        if not _takes_signal(self.process.pid):
             return None
         size = self.stacks_size()
         with suppress(ProcessLookupError):
@@ -220,11 +170,10 @@ class Rank:
             self._kill()
         self.control.close()
 
-    def end(self) -> None:
-        """End it, and close all that ties it to this process; harmless when done twice, or done in part before."""
-        self.control.close()
+    def end(self, leave_s: float = 0.0) -> None:
+        """End it after so many seconds, and close all that ties it to this process; harmless when done again."""
         if self.process is not None:
-            self.process.join(_END_S)
+            self.process.join(leave_s)
             self._kill()
             self.process.join()
             for left in glob(f"/dev/shm/torch_{self.process.pid}_*"):  # of a loader whose workers were killed
@@ -243,3 +192,20 @@ class Rank:
             os.killpg(self.process.pid, signal.SIGKILL)
         with suppress(ProcessLookupError):
             self.process.kill()  # one that has not come to its own group yet
+
+
+def _pipe(reading: ExitStack, writing: ExitStack) -> tuple[int, int]:
+    """A new pipe's ends, each closed with the stack of whoever keeps it."""
+    ends = os.pipe()
+    for stack, end in zip((reading, writing), ends, strict=True):
+        stack.callback(os.close, end)
+    return ends
+
+
+def _takes_signal(pid: int) -> bool:
+    """Whether a process still writes down its stacks when it is asked; where it no longer does, asking would end it."""
+    try:
+        caught = re.search(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    except OSError:
+        return True  # no Linux, or the process is gone
+    return caught is None or bool(int(caught[1], 16) >> (signal.SIGUSR1 - 1) & 1)

@@ -1,7 +1,6 @@
 """Where ranks stand, and what is wrong with their collectives, from their ledgers and the stacks of their threads."""
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -11,37 +10,47 @@ from labkit.ranks.ledger import POINT_TO_POINT, START, Call
 
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 _IN_TRACEBACK = re.compile(r'^( *)File "(.*)", line (\d+)', re.MULTILINE)
-# What a rank says whose partner is gone, and what one says that has waited for too long, in gloo's and NCCL's words.
+# What a backend says whose partner is gone, and what one says that has waited for too long, in gloo's and NCCL's words.
 CONSEQUENCE = re.compile(
     r"closed by peer|Connection reset|Broken pipe|Connection refused|remote process exited|failed to recv"
 )
-TOO_LONG = re.compile(r"[Tt]imed out|Watchdog caught collective operation timeout|Timeout", re.MULTILINE)
+TOO_LONG = re.compile(r"[Tt]imed out|Watchdog caught collective operation timeout|timeout after")
+_WAITS = re.compile(r"\bwait\(|\bsynchronize\(|\.(item|cpu|tolist|numpy)\(")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Late:
-    """A collective that waits: the call of the rank that came first, and the ranks that have not called it."""
+    """A collective that waits: a rank that called it, its call, and the ranks that have not called it."""
 
+    rank: int
     call: Call
     missing: tuple[int, ...]
 
 
-def waiting(ledgers: Mapping[int, Sequence[Call]], *, timeout_s: float, now_s: float | None = None) -> Late | None:
-    """The collective in which a rank has waited for longer than timeout_s for one that did not come; None if none.
-
-    Ranks whose ledger is not given, for they have returned, do not come either.
-    """
-    now_s = time.monotonic() if now_s is None else now_s
+def late(ledgers: Mapping[int, Sequence[Call]], *, timeout_s: float, now_s: float) -> list[Late]:
+    """The collectives called longer than timeout_s ago that not every rank has called yet, the oldest first."""
     numbers = {rank: _latest(calls) for rank, calls in ledgers.items()}
-    late = []
-    for calls in ledgers.values():
+    found = []
+    for rank, calls in ledgers.items():
         call = next((each for each in reversed(calls) if each.number), None)
         if call is None or now_s - call.started_s <= timeout_s:
             continue
-        missing = tuple(rank for rank in call.ranks if numbers.get(rank, {}).get(call.group, 0) < call.number)
+        missing = tuple(each for each in call.ranks if numbers.get(each, {}).get(call.group, 0) < call.number)
         if missing:
-            late.append(Late(call=call, missing=missing))
-    return min(late, key=lambda each: each.call.started_s, default=None)
+            found.append(Late(rank=rank, call=call, missing=missing))
+    return sorted(found, key=lambda each: each.call.started_s)
+
+
+def is_waiting(dump: str) -> bool:
+    """Whether a dump's main thread stands within torch, or in a line that waits: a call may be over, or not be needed.
+
+    A collective's first rank need not wait for the others: what a broadcast's root has sent is off its hands.
+    """
+    frames = _frames(dump)
+    if not frames:
+        return False
+    file, line, _ = frames[0]
+    return file.startswith(lines.TORCH) or bool(_WAITS.search(lines.source(file, int(line))))
 
 
 def _latest(calls: Sequence[Call]) -> dict[str, int]:
@@ -51,8 +60,7 @@ def _latest(calls: Sequence[Call]) -> dict[str, int]:
 
 def stands_at(dump: str) -> str:
     """The innermost line of the learner's own in a thread dump of faulthandler, with its text; and what it calls."""
-    found = [match.groups() for match in map(_FRAME.match, _main_thread(dump).splitlines()) if match]
-    frames = list(takewhile(lambda frame: frame[0] != START, found))
+    frames = _frames(dump)
     if not frames:
         return "somewhere that it did not say"
     own = next(((file, int(line)) for file, line, _ in frames if not lines.is_foreign(file)), None)
@@ -60,6 +68,12 @@ def stands_at(dump: str) -> str:
         file, line, name = frames[0]
         return f"{name} ({lines.place(file, int(line))})"
     return at(*own)
+
+
+def _frames(dump: str) -> list[tuple[str, str, str]]:
+    """File, line and function of the main thread in a dump, innermost first, down to the rank's function."""
+    found = [match.groups() for match in map(_FRAME.match, _main_thread(dump).splitlines()) if match]
+    return list(takewhile(lambda frame: frame[0] != START, found))
 
 
 def at(file: str, line: int) -> str:
@@ -92,10 +106,10 @@ def calls_apart(apart: Mapping[int, Call]) -> str:
     return "\n".join([f"The ranks do not call the same: collective number {first.number} is not one for all.", *said])
 
 
-def came_late(late: Late, seconds: float) -> str:
+def came_late(found: Late, seconds: float) -> str:
     """The sentence about a collective that waited in vain."""
-    who = _ranks(late.missing)
-    return f"{named(late.call)} waited for {who}, for longer than {seconds:g} s."
+    who = _ranks(found.missing)
+    return f"{named(found.call)} waited for {who}, for longer than {seconds:g} s."
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from labkit.ranks.rank import Rank
 
 _GRACE_S = 0.3  # so long the others may take to fail too: the first to be heard is not always the first to fail
 _STACKS_S = 1.0
-_BACKEND = ("torch.distributed", "DistBackendError", "gloo", "NCCL", "ProcessGroup")
+_LOOK_S = 0.5
 
 Listen = Callable[[list[Rank], float], None]
 
@@ -27,7 +27,7 @@ def failure(ranks: list[Rank], timeout_s: float, *, listen: Listen) -> RankError
     if _is_of_the_backend(first) and (error := disagreement(ranks, listen=listen)) is not None:
         return error
     where = _standing(ranks, listen)
-    if kind == "raised" and standing.TOO_LONG.search(rest[0]) and _is_of_the_backend(first):
+    if kind == "raised" and rest[2] and standing.TOO_LONG.search(rest[0]):
         text = f"rank {first.number} waited for another rank, for longer than {timeout_s:g} s.\n{_listed(where)}"
         return RankError(text, kind="waited", standing=where)
     text = "\n".join([_headline(first, kind, rest), *_others(where, first)])
@@ -50,18 +50,30 @@ def where_all_stand(ranks: list[Rank], *, listen: Listen) -> str:
 
 def _standstill(ranks: list[Rank], timeout_s: float, listen: Listen) -> RankError | None:
     """What is wrong where a rank has been in a collective for too long."""
+    now_s = time.monotonic()
     last = [ledger.last(rank.calls) for rank in ranks if rank.said is None]
-    if not any(call and call.number and time.monotonic() - call.started_s > timeout_s for call in last):
+    if not any(call and call.number and now_s - call.started_s > timeout_s for call in last):
         return None
-    error = disagreement(ranks, listen=listen)
-    if error is not None:
+    if now_s - ranks[0].looked_s < _LOOK_S:  # a rank that has called and gone on is looked at again and again
+        return None
+    ranks[0].looked_s = now_s
+    if (error := disagreement(ranks, listen=listen)) is not None:
         return error
-    late = standing.waiting({rank.number: ledger.read(rank.calls) for rank in ranks}, timeout_s=timeout_s)
-    if late is None:
+    found = standing.late({rank.number: ledger.read(rank.calls) for rank in ranks}, timeout_s=timeout_s, now_s=now_s)
+    if not found:
         return None
     where = _standing(ranks, listen)
-    text = f"{standing.came_late(late, timeout_s)}\n{_listed(where)}"
-    return RankError(text, kind="waited", rank=late.missing[0] if len(late.missing) == 1 else None, standing=where)
+    held = [each for each in found if ranks[each.rank].on_gpu or _waits(ranks[each.rank])]
+    if not held:
+        return None
+    text = f"{standing.came_late(held[0], timeout_s)}\n{_listed(where)}"
+    missing = held[0].missing
+    return RankError(text, kind="waited", rank=missing[0] if len(missing) == 1 else None, standing=where)
+
+
+def _waits(rank: Rank) -> bool:
+    """Whether a rank that was asked for its stacks stands where it waits."""
+    return rank.said is None and standing.is_waiting(rank.written_stacks())
 
 
 def _failed(rank: Rank) -> bool:
@@ -74,7 +86,7 @@ def _first(ranks: list[Rank]) -> Rank:
 
     def order(rank: Rank) -> tuple[bool, float]:
         kind, when, *rest = rank.said
-        return kind == "raised" and bool(standing.CONSEQUENCE.search(rest[0])), when
+        return kind == "raised" and rest[2] and bool(standing.CONSEQUENCE.search(rest[0])), when
 
     return min((rank for rank in ranks if _failed(rank)), key=order)
 
@@ -84,7 +96,7 @@ def _is_of_the_backend(rank: Rank) -> bool:
     kind, _, *rest = rank.said
     if kind == "killed":
         return rest[0] in (signal.SIGABRT, signal.SIGSEGV)
-    return kind == "raised" and any(word in text for word in _BACKEND for text in rest)
+    return kind == "raised" and rest[2]
 
 
 def _headline(rank: Rank, kind: str, rest: list) -> str:
@@ -142,9 +154,9 @@ def _where(rank: Rank, before: int | None) -> str:
     if kind == "returned":
         return "had returned"
     if kind == "raised":
-        call = ledger.last(rank.calls)
-        if call and standing.TOO_LONG.search(rest[0]):
+        call, line, by_backend = ledger.last(rank.calls), rest[0], rest[2]
+        if call and by_backend and standing.TOO_LONG.search(line):
             return f"in {standing.named(call)} at {standing.at(call.file, call.line)}"
-        lost = standing.CONSEQUENCE.search(rest[0])
-        return "lost its connection to another rank" if lost else f"raised {rest[0].splitlines()[0]}"
+        lost = by_backend and standing.CONSEQUENCE.search(line)
+        return "lost its connection to another rank" if lost else f"raised {line.splitlines()[0]}"
     return {"exited": "had left", "killed": "was killed", "unreturnable": "had returned"}[kind]

@@ -2,11 +2,14 @@
 
 import atexit
 import faulthandler
+import gc
+import inspect
 import linecache
 import mmap
 import multiprocessing.forkserver
 import os
 import pickle
+import re
 import select
 import shutil
 import signal
@@ -15,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -73,16 +77,21 @@ class Ties:
 
 
 _seat: Seat | None = None
+_here = 0  # the number of this process, once it is a rank
 
 
 @atexit.register
 def _tidy_up() -> None:
     """Remove the socket of the server that ranks are forked from: at its own end, for a killed launcher does not."""
     server = multiprocessing.forkserver._forkserver
-    if server._forkserver_address and server._forkserver_pid is None:  # this is the server, or a rank that it made
+    if _seat is None and server._forkserver_address and server._forkserver_pid is None:  # this is the server
         folder = Path(os.fsdecode(server._forkserver_address)).parent
         if folder.name.startswith("pymp-"):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+# Errors of torch's store, gloo and NCCL name themselves, some by their type, some by the file that they are from.
+_BACKENDS = re.compile(r"^Dist\w*Error|gloo|Gloo|NCCL")
 
 
 def device() -> torch.device:
@@ -107,46 +116,46 @@ def launched() -> bool:
 def main(seat: Seat, control: Connection, ties: Ties) -> None:
     """A rank from its start to its end: meet the others, run the function, hand back what it returns or raises."""
     _settle(seat, ties)
+    last_words = _run(seat, control)
+    if os.getpid() != _here:  # a fork that the function made and forgot to end
+        os._exit(0)
+    _flush()
+    for word in last_words:
+        control.send_bytes(word)
+    with suppress(EOFError, OSError):
+        control.recv_bytes()  # until the launcher lets go: rank 0 keeps the store that the others may still ask
+    _leave()
+
+
+def _run(seat: Seat, control: Connection) -> list[bytes]:
+    """Run the function; what to say of it in the end, pickled."""
     try:
         fn, args = _unpack(control.recv_bytes())
         _meet(seat, control)
         control.send(("ready",))
         returned = fn(*args)
-        _flush()
     except BaseException as error:
-        _flush()
-        control.send(("raised", time.monotonic(), *told(error)))
-    else:
-        _hand_back(control, returned)
+        return [pickle.dumps(("raised", time.monotonic(), *told(error)))]
     try:
-        control.recv_bytes()  # until the launcher lets go: rank 0 keeps the store that the others may still ask
-    except (EOFError, OSError):
-        return
+        return [pickle.dumps(("returned", time.monotonic())), payload.dumps(returned)]
+    except BaseException as error:
+        why = f"{type(error).__name__}: {error}"
+        return [pickle.dumps(("unreturnable", time.monotonic(), type(returned).__name__, why))]
 
 
-def _hand_back(control: Connection, returned: object) -> None:
-    """Send the result, or say why it cannot be sent."""
-    try:
-        result = payload.dumps(returned)
-    except Exception as error:
-        control.send(("unreturnable", time.monotonic(), type(returned).__name__, f"{type(error).__name__}: {error}"))
-    else:
-        control.send(("returned", time.monotonic()))
-        control.send_bytes(result)
-
-
-def told(error: BaseException) -> tuple[str, str]:
-    """An exception in a line, and its traceback without the lines of this package."""
+def told(error: BaseException) -> tuple[str, str, bool]:
+    """An exception in a line, its traceback without the lines of this package, and whether it is the backend's."""
     story = traceback.TracebackException.from_exception(error)
     here = f"{Path(__file__).parent}{os.sep}"
     story.stack[:] = [frame for frame in story.stack if not frame.filename.startswith(here)]
-    return "".join(story.format_exception_only()).strip(), "".join(story.format()).rstrip()
+    line, text = "".join(story.format_exception_only()).strip(), "".join(story.format()).rstrip()
+    return line, text, isinstance(error, RuntimeError) and bool(_BACKENDS.search(f"{type(error).__name__} {line}"))
 
 
 def _settle(seat: Seat, ties: Ties) -> None:
     """Make this process a rank: its own group, output, environment and ledger, and the same end as the launcher's."""
-    global _seat
-    _seat = seat
+    global _seat, _here
+    _seat, _here = seat, os.getpid()
     os.setpgid(0, 0)  # its children, such as a loader's workers, are ended with it
     multiprocessing.current_process()._config["daemon"] = False  # or it could have none
     threading.Thread(target=_end_with, args=(ties.lifeline.fd, seat.launcher), daemon=True).start()
@@ -161,6 +170,7 @@ def _settle(seat: Seat, ties: Ties) -> None:
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     faulthandler.enable(file=stacks)
     torch.set_num_threads(seat.n_threads)
+    dist.set_debug_level_from_env()
     with os.fdopen(ties.calls.fd, "r+b") as calls:
         ledger.keep(mmap.mmap(calls.fileno(), ledger.SIZE_BYTES))
     _stay_alive.append(stacks)
@@ -174,7 +184,6 @@ def _end_with(lifeline: int, launcher: int) -> NoReturn:
     while True:
         gone, _, _ = select.select([lifeline], [], [], 1.0)
         if gone or not _lives(launcher):  # a fork of the launcher may hold the other end open
-            _tidy_up()  # the server may have been killed too
             os.killpg(0, signal.SIGKILL)
 
 
@@ -193,7 +202,12 @@ def _unpack(packed: bytes) -> tuple[Callable, tuple]:
     """The function and its arguments; the sources of cells go where tracebacks look for them."""
     wanted, cells = pickle.loads(packed)
     linecache.cache.update({name: (sum(map(len, text)), None, text, name) for name, text in cells.items()})
-    return pickle.loads(wanted)
+    fn, args = pickle.loads(wanted)
+    scope = getattr(inspect.unwrap(fn), "__globals__", {})
+    if scope.get("__name__") == "__main__":  # the notebook, where pickle looks for classes by their names
+        names = {name: value for name, value in scope.items() if not name.startswith("__")}
+        vars(sys.modules["__main__"]).update(names)
+    return fn, args
 
 
 def _meet(seat: Seat, control: Connection) -> None:
@@ -218,10 +232,23 @@ def join(backend: str, *, timeout_s: float, **how: object) -> None:
     if backend == "gloo":  # or it asks the network for this machine's name, which may have none
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     both = "cpu:gloo,cuda:nccl" if backend == "nccl" else backend
-    dist.init_process_group(both, timeout=timedelta(seconds=1.2 * timeout_s + 2.0), **how)
+    limit = timedelta(seconds=1.2 * timeout_s + 2.0)
+    dist.init_process_group(both, timeout=limit, **how)
+    # torch gives a group made later its own limit of many minutes, unless told each time.
+    dist.distributed_c10d.default_pg_timeout = dist.distributed_c10d.default_pg_nccl_timeout = limit
 
 
 def _flush() -> None:
-    """Send what was printed before anything else is said."""
+    """Send what was printed before anything else is said; a rank may have closed its output."""
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with suppress(Exception):
+            stream.flush()
+
+
+def _leave() -> None:
+    """What a program does at its end, and a process of multiprocessing does not: exit handlers, files closed."""
+    with suppress(Exception):
+        atexit._run_exitfuncs()
+    vars(sys.modules["__main__"]).clear()
+    gc.collect()
+    _flush()
