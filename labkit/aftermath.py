@@ -17,21 +17,19 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
 from html import escape
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from labkit import lines
-from labkit.ranks import payload, run_ranks
+from labkit.ranks import payload, server, worker
 from labkit.show import show, varying_html, varying_text
 
 GRACE_S, START_S, _TICK_S = 1.0, 3.0, 0.02
@@ -132,14 +130,11 @@ def left_by(
             address=address or f"file://{folder / 'meeting'}",
             packed=payload.pack(fn, (fork_after,)),
         )
-        _start_server()
-        context = multiprocessing.get_context("forkserver")
         if fork_after is None:
-            _attend(job, context)
+            _attend(job, server.Process)
         else:
-            with _without_main():
-                parent = context.Process(target=_fork, args=(job,))
-                parent.start()
+            parent = server.Process(target=_fork, args=(job,))
+            parent.start()
             try:
                 parent.join(2 * _MEET_S)
             finally:  # where the user interrupts it, the ranks are still there
@@ -147,12 +142,6 @@ def left_by(
                     os.killpg(parent.pid, signal.SIGKILL)
                 parent.join()
         return [_left(folder, rank) for rank in range(world_size)]
-
-
-@cache
-def _start_server() -> None:
-    """Have labkit.ranks start the server that its ranks are forked from, and that ours are forked from too."""
-    run_ranks(int, 1, devices="cpu")
 
 
 def _left(folder: Path, rank: int) -> Left:
@@ -180,16 +169,6 @@ def _shorter(found: re.Match) -> str:
     return lines.cell(path) or Path(path).name
 
 
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """A block in which processes start without running the main program again."""
-    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
 def _fork(job: _Job) -> None:
     """Use torch with two threads, as a notebook may have done, then fork the ranks."""
     import warnings
@@ -197,17 +176,17 @@ def _fork(job: _Job) -> None:
     warnings.simplefilter("ignore")  # Python 3.12 warns of exactly this
     os.setpgid(0, 0)
     torch.set_num_threads(2)
-    pickle.loads(pickle.loads(job.packed)[0])[1][0]()
-    _attend(job, multiprocessing.get_context("fork"))
+    (fork_after,) = worker.unpack(job.packed)[1]
+    fork_after()
+    _attend(job, multiprocessing.get_context("fork").Process)
 
 
-def _attend(job: _Job, context: Any) -> None:
+def _attend(job: _Job, process: Callable) -> None:
     """Start the ranks, end them once one has failed, and note how each ended."""
-    ranks = [context.Process(target=_rank, args=(job, rank)) for rank in range(job.world_size)]
+    ranks = [process(target=_rank, args=(job, rank)) for rank in range(job.world_size)]
     try:
-        with _without_main():
-            for rank in ranks:
-                rank.start()
+        for rank in ranks:
+            rank.start()
         until_s, failed = time.monotonic() + job.timeout_s + START_S, False
         while time.monotonic() < until_s and any(rank.exitcode is None for rank in ranks):
             if not failed and any(rank.exitcode for rank in ranks):
@@ -235,7 +214,7 @@ def _rank(job: _Job, rank: int) -> None:
         os.dup2(said, number)
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     try:
-        fn = _unpack(job)
+        fn, _ = worker.unpack(job.packed)
         with (job.folder / f"stood{rank}").open("w") as stood:
             _join(job, rank)
             faulthandler.dump_traceback_later(job.look_s, file=stood)
@@ -248,15 +227,6 @@ def _rank(job: _Job, rank: int) -> None:
     with suppress(Exception):
         _write_record(job, rank)
     os._exit(code)  # the end of Python would sometimes abort in threads of gloo
-
-
-def _unpack(job: _Job) -> Callable:
-    """The function; the sources of cells go where tracebacks look for them."""
-    import linecache
-
-    wanted, cells = pickle.loads(job.packed)
-    linecache.cache.update({name: (sum(map(len, text)), None, text, name) for name, text in cells.items()})
-    return pickle.loads(wanted)[0]
 
 
 def _join(job: _Job, rank: int) -> None:

@@ -130,7 +130,7 @@ def main(seat: Seat, control: Connection, ties: Ties) -> None:
 def _run(seat: Seat, control: Connection) -> list[bytes]:
     """Run the function; what to say of it in the end, pickled."""
     try:
-        fn, args = _unpack(control.recv_bytes())
+        fn, args = unpack(control.recv_bytes())
         _meet(seat, control)
         control.send(("ready",))
         returned = fn(*args)
@@ -198,7 +198,7 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def _unpack(packed: bytes) -> tuple[Callable, tuple]:
+def unpack(packed: bytes) -> tuple[Callable, tuple]:
     """The function and its arguments; the sources of cells go where tracebacks look for them."""
     wanted, cells = pickle.loads(packed)
     linecache.cache.update({name: (sum(map(len, text)), None, text, name) for name, text in cells.items()})
