@@ -94,10 +94,21 @@ def _tidy_up() -> None:
 _BACKENDS = re.compile(r"^Dist\w*Error|gloo|Gloo|NCCL")
 
 
+_placed: str | None = None  # the device that run_ranks gave to this rank of torchrun's, which has no seat
+
+
+def place(name: str) -> None:
+    """Have this name be what `device` gives from now on."""
+    global _placed
+    _placed = name
+
+
 def device() -> torch.device:
     """The device of this rank; outside of ranks, the one that torch would use."""
     if _seat is not None:
         return torch.device(_seat.device)
+    if _placed is not None:
+        return torch.device(_placed)
     if torch.cuda.is_available() and launched():
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     return torch.device(hardware.device())
@@ -109,8 +120,15 @@ def inside() -> bool:
 
 
 def launched() -> bool:
-    """Whether torchrun, or `accelerate launch`, has started this process as one of its ranks."""
-    return not inside() and all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+    """Whether torchrun, or `accelerate launch`, has started this process as one of its ranks.
+
+    A notebook's kernel is nobody's rank. And RANK or MASTER_ADDR alone say little: people leave them in an environment.
+    """
+    ipython = sys.modules.get("IPython")
+    if inside() or (ipython and ipython.get_ipython()):
+        return False
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
+    return all(name in os.environ for name in names)
 
 
 def main(seat: Seat, control: Connection, ties: Ties) -> None:
