@@ -120,7 +120,8 @@ def _attend(ranks: list[Rank], timeout_s: float) -> list:
                 raise error
         if (error := disagreement(ranks)) is not None:
             raise error
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        interrupt._render_traceback_ = lambda: ["KeyboardInterrupt"]  # what Jupyter shows, without the launcher's lines
         print("Interrupted.\n" + where_all_stand(ranks, listen=_listen), file=sys.stderr)
         raise
     finally:

@@ -247,7 +247,8 @@ def _meet(seat: Seat, control: Connection) -> None:
 
 def join(backend: str, *, timeout_s: float, **how: object) -> None:
     """Join the process group. The backend's own time limit is later than ours, which says more."""
-    if backend == "gloo":  # or it asks the network for this machine's name, which may have none
+    here = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+    if backend == "gloo" and here:  # or it asks the network for this machine's name, which may have none
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     both = "cpu:gloo,cuda:nccl" if backend == "nccl" else backend
     limit = timedelta(seconds=1.2 * timeout_s + 2.0)
