@@ -323,6 +323,7 @@ def test_a_rank_that_cannot_be_asked_is_not_ended_by_asking():
     with pytest.raises(RankError) as caught:
         run_ranks(_no_longer_takes_the_signal, 2, timeout_s=1)
     assert caught.value.kind == "waited"
+    assert caught.value.standing[1] == "does not say where it stands"
 
 
 def test_torchs_debug_level_is_that_of_the_notebook(monkeypatch):

@@ -148,7 +148,7 @@ def _where(rank: Rank, before: int | None) -> str:
     """Where one rank stands."""
     if rank.said is None:
         if before is None:
-            return "was still starting"
+            return "does not say where it stands" if rank.ready else "was still starting"
         return standing.in_call(ledger.read(rank.calls), rank.written_stacks())
     kind, _, *rest = rank.said
     if kind == "returned":
