@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
+from importlib.util import find_spec
 from math import isclose, isfinite
 
 from labkit import hardware, recording
@@ -12,7 +13,15 @@ from labkit.show import in_notebook, panel, show, varying_html, varying_text
 from labkit.widgets import guess_control
 
 Number = float | int
-_TIERS = {"cpu": "", "compiler": "a C++ compiler", "amx": "a CPU with AMX", "gpu": "1 GPU", "gpu2": "2 GPUs"}
+_TIERS = {
+    "cpu": "",
+    "compiler": "a C++ compiler",
+    "accelerate": "accelerate (pip install accelerate)",
+    "amx": "a CPU with AMX",
+    "gpu": "1 GPU",
+    "gpu2": "2 GPUs",
+}
+_INSTALLED = ("compiler", "accelerate")  # software: whoever has it must decide
 _MARKS = {"held": ("✓", "good"), "refuted": ("✗", "bad"), "undecided": ("–", "neutral")}
 
 
@@ -59,8 +68,8 @@ def claim(
 
     holds: None where this machine cannot decide; `needs` then says what could, and is told from the tier. A smoke
     budget decides nothing.
-    tier: `cpu`, `compiler` (what torch.compile needs), `amx`, `gpu` or `gpu2`, the least that can decide; a strict run
-    must decide one of tier `cpu`, and one of tier `compiler` where there is a compiler.
+    tier: `cpu`, `compiler` (what torch.compile needs), `accelerate` (the package), `amx`, `gpu` or `gpu2`, the least
+    that can decide; a strict run must decide one of tier `cpu`, and one of the next two where that is installed.
     Where this machine lacks it, what other machines recorded of the claim is shown.
     cause: the likely reason, shown where the claim is refuted.
     Errors: ClaimRefuted, after showing, where the run is strict; ValueError for a claim that is badly made.
@@ -102,6 +111,8 @@ def _lacks(tier: str) -> bool:
     """Whether this machine lacks what the tier names."""
     if tier == "compiler":
         return bool(hardware.missing_to_compile(on_gpu=hardware.tier() != "cpu"))
+    if tier == "accelerate":
+        return find_spec("accelerate") is None
     if tier == "amx":
         return not hardware.has_amx()
     gpus = ("cpu", "gpu", "gpu2")
@@ -123,7 +134,7 @@ def _missing(text: str, tier: str, needs: str | None) -> str:
         return needs or lack
     if budget() == "smoke":
         return "the full budget"
-    if tier not in ("cpu", "compiler"):
+    if tier not in ("cpu", *_INSTALLED):
         return needs or _TIERS[tier]
     if not strict():  # a learner's machine may be too busy to tell two times apart, and the lesson goes on
         return needs or "a quieter machine"

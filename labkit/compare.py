@@ -26,6 +26,10 @@ class Unfit(Exception):
         self.what, self.cause = what, cause
 
 
+class Finding(str):
+    """What a drive saw a learner's code do, in words, where it gives no value to be compared: `right`, or a fault."""
+
+
 def fit(got: object, expected: object, *, strict_dtype: bool = False) -> object:
     """`got` in the form of `expected`; Unfit where type, shape, dtype or a value that is not finite rules it out."""
     fitted = _fit(got, expected, strict_dtype)
@@ -210,6 +214,8 @@ class Tolerance:
             }
         if expected.ndim == 2 and expected.shape[0] == expected.shape[1] > 1:
             patterns["Rows and columns are exchanged."] = expected.T
+        if got.is_floating_point() and expected.is_floating_point() and not _ROUNDED.differs(got, expected).any():
+            return f"Right but for rounding, off by {(got - expected).abs().max():.0e}: was it computed in float32?"
         simple = next((text for text, tensor in patterns.items() if not self.differs(got, tensor).any()), "")
         return simple or self._factor(got, expected) or self._offset(got, expected)
 
@@ -254,6 +260,7 @@ def close(rtol: float = 1e-5, atol: float = 1e-8, why: str = "") -> Tolerance:
     return Tolerance(rtol, atol, why)
 
 
+_ROUNDED = Tolerance(2e-6, 0.0, "")
 exact = Tolerance(0.0, 0.0, "")
 """The comparison of whole numbers, text, bools and lists of them."""
 

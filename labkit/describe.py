@@ -2,8 +2,10 @@
 
 import inspect
 import linecache
+import re
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from traceback import walk_tb
 
@@ -13,6 +15,9 @@ from torch import Tensor
 
 _FEW = 8
 _LONGEST = 120
+_STORY = "Traceback (most recent call last):"
+# A frame of a traceback in text: the file or the notebook's cell, the line, and what stands there.
+_TOLD = re.compile(r'^  (?:File "(.*)"|(\S.*)), line (\d+)(?:, in .*)?\n    (.*)$', re.MULTILINE)
 _LIBRARIES = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), str(Path(__file__).parent))
 
 
@@ -143,16 +148,22 @@ def call_text(name: str, names: Sequence[str], arguments: Sequence) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """`ValueError: too short`: an exception's type and its message, cut to three lines."""
+    """`ValueError: too short`: an exception's type and its message, cut to three lines and before a traceback."""
     try:
-        said = [line for line in str(error).splitlines() if line.strip()][:3]
+        lines = takewhile(lambda line: not line.startswith(_STORY), str(error).splitlines())
+        said = [line for line in lines if line.strip()][:3]
     except Exception:  # the message is made by somebody else's __str__
         said = []
     return ": ".join(filter(None, [type(error).__name__, " ".join(_cut(line.strip()) for line in said)]))
 
 
 def learner_line(error: BaseException) -> str:
-    """`line 3: y = x[10]`: the deepest line of an exception's traceback that is in no library, and not labkit's."""
+    """`line 3: y = x[10]`: the deepest line of an exception's traceback that is in no library, and not labkit's.
+
+    An exception that tells in its text what another process raised, a rank or a loader's worker, has that one's line.
+    """
+    if told := _told_line(error):
+        return told
     pairs = walk_tb(error.__traceback__)
     own = [(frame, line) for frame, line in pairs if not _in_library(frame.f_code.co_filename)]
     if not own:
@@ -161,6 +172,16 @@ def learner_line(error: BaseException) -> str:
     frame, line = own[-1]
     source = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
     return f"line {line}: {_cut(source)}" if source else f"line {line}"
+
+
+def _told_line(error: BaseException) -> str:
+    """`learner_line` of the traceback that an exception has in its text; nothing where it has none."""
+    try:
+        story = str(error).partition(_STORY)[2]
+    except Exception:  # the message is made by somebody else's __str__
+        return ""
+    own = [(line, source) for file, _, line, source in _TOLD.findall(story) if not _in_library(file)]
+    return f"line {own[-1][0]}: {_cut(own[-1][1].strip())}" if own else ""
 
 
 def _in_library(filename: str) -> bool:

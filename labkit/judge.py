@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 from labkit.ambient import settle, settled
-from labkit.compare import Tolerance, Unfit, close, fit, leaves, same
+from labkit.compare import Finding, Tolerance, Unfit, close, fit, leaves, same
 from labkit.deadline import DeadlineExceeded, checked, within
 from labkit.describe import call_text, describe, describe_error, learner_line, parameters
 from labkit.repro import budget
@@ -173,7 +173,7 @@ def _redraw(exercise: Exercise, generator: torch.Generator, state: torch.Tensor,
 def _judge_case(fn: Callable, exercise: Exercise, clock: _Clock, case: tuple, label: str, again: Callable) -> None:
     """Raise _Wrong unless fn answers one case, given as (for the reference, for the learner, untouched)."""
     trusted, given, untouched = case
-    call = call_text(exercise.name, exercise.names(), untouched)
+    asked = _asked(exercise, untouched)
     try:
         settle()
         expected = exercise.run(exercise.reference, trusted)
@@ -185,7 +185,15 @@ def _judge_case(fn: Callable, exercise: Exercise, clock: _Clock, case: tuple, la
             _unchanged(exercise, given, untouched)
             _right(got, expected, exercise, clock, again)
     except _Wrong as wrong:
-        raise _Wrong(f"{wrong.headline} ({label})", call=call, **wrong.lines) from None
+        raise _Wrong(f"{wrong.headline} ({label})", **asked, **wrong.lines) from None
+
+
+def _asked(exercise: Exercise, case: tuple) -> dict[str, str]:
+    """A case as a labelled line: the call, or where a drive makes other calls, what they are made from."""
+    names = exercise.names()
+    if names == parameters(exercise.reference)[: len(names)]:
+        return {"call": call_text(exercise.name, names, case)}
+    return {"tried": call_text("", names, case)[1:-1]}
 
 
 def _fits_signature(fn: Callable, exercise: Exercise, case: tuple) -> None:
@@ -236,7 +244,9 @@ def _known_mistake(got: object, exercise: Exercise, again: Callable[[], tuple]) 
 
 
 def _differences(got: object, expected: object, compare: Callable) -> dict[str, str]:
-    """Both values in words; of large ones, the first element that differs and how many do."""
+    """Both values in words, of large ones the first element that differs and how many do; a finding as it is."""
+    if isinstance(expected, Finding):
+        return {"found": str(got)}
     tolerance = compare if isinstance(compare, Tolerance) else close()
     parts = leaves(expected)
     if any(place for place, _ in parts) and sum(part.numel() for _, part in parts) <= 8:

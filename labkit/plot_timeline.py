@@ -34,7 +34,8 @@ GAP_LOOKS = {
     "between queued work": (GREY, "|||"),
     "nothing known": (GREY, "---"),
 }
-MOST_LANES = 4  # nested host spans below this depth are left out
+MOST_LANES = 4  # of a row, unless asked otherwise; spans below are left out
+_NARROW = 0.01  # of the window: a bar wider than this has an edge, which tells it from its neighbour
 NARROWEST = 1 / 1500  # of the window: spans closer than this look like one, and are drawn as one
 
 
@@ -45,11 +46,13 @@ def timeline(
     start_s: float | None = None,
     end_s: float | None = None,
     devices: Sequence[str] | None = None,
+    lanes: int = MOST_LANES,
 ) -> None:
     """Show spans in rows, host rows above device rows, from start_s to end_s; a device's idle gaps bear their causes.
 
-    devices: the rows to draw gaps in; by default those with kernels, copies or communication. Spans within one another
-    stand below one another, four deep. Time is counted from start_s. ValueError: no span in the window.
+    devices: the rows to draw gaps in; by default those with kernels, copies or communication. Spans of a row
+    that are within one another, or overlap, stand below one another, in so many lanes at most; how many spans had no
+    room is said below the axis. Time is counted from start_s. ValueError: no span in the window.
     """
     devices = device_rows(spans) if devices is None else list(devices)
     start_s = min((span.start_s for span in spans), default=0.0) if start_s is None else start_s
@@ -59,19 +62,22 @@ def timeline(
         raise ValueError(f"nothing to draw: no span lies between {start_s} s and {end_s} s")
     hosts = [row for row in dict.fromkeys(span.row for span in seen) if row not in devices]
     idle = [gap for gap in gaps(spans, devices, start_s, end_s) if gap.seconds > NARROWEST * (end_s - start_s)]
-    lanes = {row: _lanes([span for span in seen if span.row == row], flat=row in devices) for row in (*hosts, *devices)}
-    heights = [max(len(lanes[row]), 1) for row in lanes]
+    rows = {row: _lanes([span for span in seen if span.row == row], flat=row in devices) for row in (*hosts, *devices)}
+    left_out = sum(len(members) for stacked in rows.values() for members in stacked[lanes:])
+    rows = {row: stacked[:lanes] for row, stacked in rows.items()}
+    heights = [max(len(stacked), 1) for stacked in rows.values()]
+    label = f"time ({left_out} span{'s' * (left_out > 1)} below these not drawn)" if left_out else "time"
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
         top = 0.0
-        for (row, stacked), height in zip(lanes.items(), heights, strict=True):
+        for (row, stacked), height in zip(rows.items(), heights, strict=True):
             axes.text(-0.01, top + height / 2, row, ha="right", va="center", transform=axes.get_yaxis_transform())
             for lane, members in enumerate(stacked):
                 _bars(axes, members, top + lane, start_s, end_s)
             _gaps(axes, [gap for gap in idle if gap.row == row], top, start_s)
             top += height + 0.6
-        axes.set(xlim=(0, end_s - start_s), ylim=(top - 0.3, -0.3), yticks=[], title=title, xlabel="time")
+        axes.set(xlim=(0, end_s - start_s), ylim=(top - 0.3, -0.3), yticks=[], title=title, xlabel=label)
         axes.grid(axis="y", visible=False)
         axes.spines["left"].set_visible(False)
         seconds_ticks(axes.xaxis)
@@ -82,22 +88,20 @@ def timeline(
 
 
 def _lanes(spans: list[Span], *, flat: bool) -> list[list[Span]]:
-    """Spans of one row by depth of nesting, outermost first; a device's are flat, its communication below its work."""
+    """Spans of one row by lane: each in the first that is free, so what lies within another, or overlaps it, is below.
+
+    A device's are flat, its communication below its work.
+    """
     if flat:
         works = [span for span in spans if span.kind in DEVICE_KINDS]
         talks = [span for span in works if span.kind == "communication"]
         return [[span for span in works if span.kind != "communication"], *([talks] if talks else [])]
     lanes: list[list[Span]] = []
-    open_until: list[float] = []
     for span in sorted(spans, key=lambda span: (span.start_s, -span.end_s)):
-        while open_until and open_until[-1] <= span.start_s:
-            open_until.pop()
-        depth = len(open_until)
-        open_until.append(span.end_s)
-        if depth < MOST_LANES:
-            if depth == len(lanes):
-                lanes.append([])
-            lanes[depth].append(span)
+        free = next((lane for lane in lanes if lane[-1].end_s <= span.start_s), None)
+        if free is None:
+            lanes.append(free := [])
+        free.append(span)
     return lanes
 
 
@@ -109,8 +113,8 @@ def _bars(axes: Any, spans: list[Span], top: float, start_s: float, end_s: float
         joined = _joined([span for span in spans if span.kind == kind], width * NARROWEST)
         edges = [(max(a, start_s) - start_s, min(b, end_s)) for a, b, _ in joined]
         bars = [(a, max(b - start_s - a, width * NARROWEST)) for a, b in edges]
-        look = {"facecolor": colour, "hatch": hatch, "edgecolor": "white" if hatch else colour, "linewidth": 0.3}
-        axes.broken_barh(bars, (top, 0.86), **look)
+        edges = ["white" if hatch or wide > _NARROW * width else colour for _, wide in bars]
+        axes.broken_barh(bars, (top, 0.86), facecolor=colour, hatch=hatch, edgecolors=edges, linewidth=0.5)
         for (left, wide), (*_, name) in zip(bars, joined, strict=True):
             _name(axes, name, left, wide / width, top, colour)
 

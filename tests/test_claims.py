@@ -73,6 +73,19 @@ def test_a_claim_about_compiled_code_waits_for_a_compiler(monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("– fused is faster · needs: Python's header files\n")
 
 
+def test_a_claim_about_accelerate_waits_for_the_package(monkeypatch, capsys):
+    monkeypatch.setenv("LABKIT_STRICT", "1")
+    monkeypatch.setattr(MODULE, "find_spec", lambda name: name)
+    with pytest.raises(ValueError, match="'accelerate': this machine must decide"):
+        claim("it trains alone", holds=None, evidence="1", tier="accelerate")
+    claim("it trains alone", holds=True, evidence="1", tier="accelerate")
+    monkeypatch.setattr(MODULE, "find_spec", lambda _: None)
+    with pytest.raises(ValueError, match="which this machine has not"):
+        claim("it trains alone", holds=True, evidence="1", tier="accelerate")
+    claim("it trains alone", holds=None, evidence="not run", tier="accelerate")
+    assert "– it trains alone · needs: accelerate (pip install accelerate)\n" in capsys.readouterr().out
+
+
 def test_a_machine_too_busy_to_decide_is_no_error_in_class(monkeypatch, capsys):
     monkeypatch.delenv("LABKIT_STRICT", raising=False)
     claim("A is faster", holds=None, evidence="0.9 to 1.3 times")
@@ -94,7 +107,7 @@ def test_a_machine_too_busy_to_decide_is_no_error_in_class(monkeypatch, capsys):
         ({"holds": True, "evidence": 3.0}, "evidence is text"),
         ({"holds": "yes"}, "True, False or None"),
         ({"holds": True, "tier": "gpu"}, "which this machine has not"),
-        ({"holds": True, "tier": "tpu"}, "'cpu', 'compiler', 'amx', 'gpu', 'gpu2'"),
+        ({"holds": True, "tier": "tpu"}, "'cpu', 'compiler', 'accelerate', 'amx', 'gpu', 'gpu2'"),
     ],
 )
 def test_a_badly_made_claim_is_an_error_and_no_result(options, said, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 from labkit.compare import Unfit, close, exact, fit, same
 from labkit.describe import call_text, describe, describe_error, kind_of, learner_line
@@ -112,6 +113,14 @@ def test_a_simple_relation_to_the_answer_is_named(got, expected, cause):
     assert said.endswith("Because.")
 
 
+def test_what_single_precision_has_rounded_is_named():
+    said = close(1e-9, 1e-9)
+    assert said(torch.tensor(6 / 7).item(), 6 / 7).startswith("Right but for rounding, off by 9e-09")
+    assert said([0.5 + 1e-7, 0.25], [0.5, 0.25]).startswith("Right but for rounding, off by 1e-07")
+    assert "rounding" not in said(0.857, 6 / 7)
+    assert "rounding" not in exact(10**7 + 1, 10**7)
+
+
 def test_what_has_no_simple_relation_is_still_wrong():
     assert close()(3.3, 7.1) == ""
     assert exact("relu", "gelu") == ""
@@ -179,6 +188,10 @@ def test_values_are_short_in_a_message():
     assert call_text("f", ["step", "x"], (3, 0.1)) == "f(step=3, x=0.1)"
 
 
+def _misspelt(_):
+    return misspelt  # noqa: F821
+
+
 def test_an_exception_is_told_by_the_learners_own_line():
     with pytest.raises(RuntimeError) as caught:
         torch.ones(2) @ torch.ones(3)
@@ -191,6 +204,11 @@ def test_an_exception_is_told_by_the_learners_own_line():
         finally:
             raise KeyError
     assert learner_line(again.value.with_traceback(None)).endswith("torch.ones(2) @ torch.ones(3)")
+
+    loader = DataLoader(range(3), num_workers=1, collate_fn=_misspelt)
+    with pytest.raises(NameError) as elsewhere:  # its text tells what a process of its own raised
+        next(iter(loader))
+    assert learner_line(elsewhere.value).split(": ")[1].startswith("return misspelt")
 
     class Mute(Exception):
         def __str__(self):

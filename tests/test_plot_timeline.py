@@ -86,9 +86,40 @@ def test_a_crowd_of_spans_becomes_few_bars(drawn):
     assert bars < 2000
 
 
-def test_deep_nesting_is_cut(drawn):
+def test_deep_nesting_is_cut_and_said(drawn):
     plot_timeline.timeline([_span("host", i * 0.1, 2 - i * 0.1) for i in range(9)], title="")
-    assert len(drawn[0][0].axes[0].collections) == plot_timeline.MOST_LANES
+    axes = drawn[0][0].axes[0]
+    assert len(axes.collections) == plot_timeline.MOST_LANES
+    assert axes.get_xlabel() == "time (5 spans below these not drawn)"
+
+
+def _drawn_bars(axes):
+    return sum(len(each.get_paths()) for each in axes.collections)
+
+
+def test_overlapping_spans_reuse_the_lanes_that_are_free(drawn):
+    spans = [_span("communication", i, i + 2.5, row="messages", name=str(i)) for i in range(12)]
+    plot_timeline.timeline(spans, title="", devices=[])
+    axes = drawn[0][0].axes[0]
+    assert len(axes.collections) == 3, "three at once, three lanes"
+    assert _drawn_bars(axes) == 12
+    assert {str(i) for i in range(12)} <= set(_texts(axes))
+    assert axes.get_xlabel() == "time"
+
+
+def test_as_many_lanes_as_asked_for(drawn):
+    spans = [_span("communication", 0.1 * i, 10, row="messages") for i in range(6)]
+    plot_timeline.timeline(spans, title="", devices=[], lanes=6)
+    plot_timeline.timeline(spans, title="", devices=[], lanes=5)
+    (whole, _), (cut, _) = drawn
+    assert _drawn_bars(whole.axes[0]) == 6
+    assert (_drawn_bars(cut.axes[0]), cut.axes[0].get_xlabel()) == (5, "time (1 span below these not drawn)")
+
+
+def test_neighbours_without_a_gap_are_told_apart(drawn):
+    plot_timeline.timeline([_span("host", i, i + 1) for i in range(5)], title="")
+    ((bars,), edge) = drawn[0][0].axes[0].collections, (1.0, 1.0, 1.0, 1.0)
+    assert [tuple(each) for each in bars.get_edgecolors()] == [edge] * 5
 
 
 def test_nothing_in_the_window_is_a_sentence():

@@ -1,7 +1,6 @@
 """The checks of lesson 12: a rank's share of the data, evaluation by shares, a loss per token, and DDP by hand."""
 
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -9,69 +8,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from labkit.checker import Exercise, close
-from labkit.checks.replicas import Ddp, ddp_cause, drive_ddp, in_buckets, in_ranks, trusted
-from labkit.checks.tokens import TOKEN_MISTAKES, drive_tokens, sent_once, token_mean_backward
+from labkit.checks.buckets import ddp_cause, drive_ddp, in_buckets
+from labkit.checks.replicas import Ddp, in_ranks, trusted
+from labkit.checks.shares import alike_everywhere, drive_share, my_share, share_cases, share_cause
+from labkit.checks.tokens import TOKEN_MISTAKES, drive_tokens, one_at_a_time, token_mean_backward
 from labkit.ranks import counting
-
-# ---- 12.1: a rank's share -------------------------------------------------------------------------------------------
-
-
-def my_share(n: int, rank: int, world_size: int, epoch: int, seed: int) -> list[int]:
-    """The examples, of n, that a rank trains on in an epoch: shuffled alike on all ranks, anew in each epoch."""
-    dice = torch.Generator().manual_seed(seed + epoch)
-    return torch.randperm(n, generator=dice).tolist()[rank::world_size]
-
-
-def _drive_share(fn: Callable, n: int, world_size: int, seed: int) -> str:
-    """`right`, or what is wrong with the shares that fn deals out."""
-    epochs = []
-    for epoch in range(3):
-        shares = []
-        for rank in range(world_size):
-            torch.manual_seed(100 * rank + epoch)  # ranks are different programs, with dice of their own
-            state = torch.get_rng_state()
-            share = fn(n, rank, world_size, epoch, seed)
-            if not isinstance(share, list) or not all(type(each) is int for each in share):
-                return "no list of whole numbers"
-            if not torch.equal(state, torch.get_rng_state()):
-                return "torch's own dice were used"
-            shares.append(share)
-        if fault := _dealt_wrongly(shares, n):
-            return fault
-        epochs.append(shares)
-    if epochs[0] == epochs[1] or epochs[1] == epochs[2]:
-        return "the same order in each epoch"
-    if fn(n, 0, world_size, 0, seed) != epochs[0][0]:
-        return "another order when asked again"
-    return "right" if fn(n, 0, world_size, 0, seed + 1000) != epochs[0][0] else "the same order for every seed"
-
-
-def _dealt_wrongly(shares: list[list[int]], n: int) -> str:
-    """What is wrong with the shares of one epoch; nothing where each example is dealt once, and sizes are even."""
-    dealt = sorted(chain(*shares))
-    if any(not 0 <= each < n for each in dealt):
-        return "examples that are not there"
-    if len(set(dealt)) < len(dealt):
-        return "an example dealt twice"
-    if dealt != list(range(n)):
-        return "an example dealt to nobody"
-    sizes = [len(share) for share in shares]
-    return "sizes differ by more than one" if max(sizes) - min(sizes) > 1 else ""
-
-
-_SHARE_CAUSES = {
-    "no list of whole numbers": "Return a list of Python's ints, such as tensor.tolist() gives.",
-    "torch's own dice were used": "Draw from a torch.Generator() of your own. torch.manual_seed here would give the "
-    "dropout of all ranks the same dice, and without any seed every rank shuffles in an order of its own.",
-    "examples that are not there": "The examples are numbered from 0 to n - 1.",
-    "an example dealt twice": "Ranks must shuffle alike, so with a seed that does not hang on the rank, and nothing is "
-    "padded: order[rank::world_size] of one order.",
-    "an example dealt to nobody": "Where n is no multiple of world_size, some ranks get one more: cut nothing off.",
-    "sizes differ by more than one": "Deal one at a time, order[rank::world_size]: the rest must not fall on one rank.",
-    "the same order in each epoch": "The epoch must change the seed: seed + epoch.",
-    "another order when asked again": "The order hangs on more than the arguments: seed the generator in each call.",
-    "the same order for every seed": "The seed must count too: seed + epoch.",
-}
 
 # ---- 12.2: evaluation by shares -------------------------------------------------------------------------------------
 
@@ -126,6 +67,9 @@ def _by_shares(fn: Callable) -> str | None:
     return None
 
 
+_PARTS = ((7, 2), (10, 3), (4, 3), (1, 2))  # examples and ranks: with a rest, two, two ranks' worth, a rank without any
+
+
 def _own_part(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
     """The mistake of not asking the others."""
     mine = slice(dist.get_rank(), None, dist.get_world_size())
@@ -156,34 +100,23 @@ _ACCURACY_MISTAKES = (
 )
 
 
-def _named(fault: Callable | dict[str, str]) -> Callable:
-    """A comparison of `right` with a fault's name, which gives its cause."""
-    return lambda got, expected: None if got == expected else fault.get(str(got), "")
-
-
 def _seeds(rng: torch.Generator, n: int) -> list[int]:
     """Seeds for ranks, which cannot share a generator."""
     return torch.randint(1, 1000, (n,), generator=rng).tolist()
-
-
-def _share_cases(rng: torch.Generator) -> Sequence[tuple]:
-    """Even, with a rest, one rank, more; then larger ones."""
-    small = [(12, 2, 0), (13, 2, 0), (17, 4, 3), (9, 1, 0)]
-    n, more, seed, other = torch.randint(20, 300, (4,), generator=rng).tolist()
-    return [*small, (n, 3, seed), (more, 8, other)]
 
 
 EXERCISES = (
     Exercise(
         number="12.1",
         name="my_share",
-        cases=_share_cases,
+        cases=share_cases,
         reference=my_share,
-        compare=_named(_SHARE_CAUSES),
-        drive=_drive_share,
+        compare=share_cause,
+        drive=drive_share,
+        mechanism=alike_everywhere,
         points=2,
         hints=(
-            "An example dealt twice: all ranks must draw the same order, so the rank must not be in the seed.",
+            "All ranks draw one order, from a generator that knows the seed and the epoch; each takes its part of it.",
             "dice = torch.Generator().manual_seed(seed + epoch); torch.randperm(n, generator=dice) is one order.",
             "order.tolist()[rank::world_size] deals it out like cards.",
         ),
@@ -191,7 +124,7 @@ EXERCISES = (
     Exercise(
         number="12.2",
         name="shared_accuracy",
-        cases=lambda rng: [(n, w, s) for (n, w), s in zip([(7, 2), (10, 3)], _seeds(rng, 2), strict=True)],
+        cases=lambda rng: [(n, w, s) for (n, w), s in zip(_PARTS, _seeds(rng, 4), strict=True)],
         reference=shared_accuracy,
         compare=close(1e-9, 1e-9, "The number of right answers of all ranks, divided by the number of all examples."),
         drive=_drive_accuracy,
@@ -199,25 +132,25 @@ EXERCISES = (
         mistakes=_ACCURACY_MISTAKES,
         points=3,
         hints=(
-            "Every rank is told something else: a sum over the ranks is missing, dist.all_reduce(n_right).",
-            "inputs[rank::world_size] is a part without padding; the parts may differ in size by one.",
+            "Each rank counts the right answers in its part; dist.all_reduce(n_right) adds up the counts.",
+            "inputs[rank::world_size] is a part without padding. It may be empty, and all_reduce wants that rank too.",
             "n_right is a tensor: (model(part).argmax(1) == targets_of_part).sum(). Then .item() / len(targets).",
         ),
     ),
     Exercise(
         number="12.3",
         name="token_mean_backward",
-        cases=lambda rng: [(w, s) for w, s in zip((1, 2), _seeds(rng, 2), strict=True)],
+        cases=lambda rng: list(zip((1, 2, 3), _seeds(rng, 3), ((), (), (1,)), strict=True)),
         reference=token_mean_backward,
         compare=close(1e-9, 1e-12, "All losses added up, and divided once by the number of all tokens that count."),
         drive=drive_tokens,
-        mechanism=sent_once,
+        mechanism=one_at_a_time,
         mistakes=TOKEN_MISTAKES,
         points=4,
         hints=(
-            "NaN: a micro-batch in which no target counts has no mean. cross_entropy(..., reduction='sum') has a sum.",
+            "Add up sums: cross_entropy(..., reduction='sum') is 0 where no target counts; a mean would be NaN there.",
             "Backward each micro-batch's sum; the gradients add up in p.grad by themselves.",
-            "Then all_reduce three things: the gradients, the sum of losses, the count; and divide by the count.",
+            "Then all_reduce the gradients (zeros where p.grad is None), the sum of losses, the count; and divide.",
         ),
     ),
     Exercise(
@@ -230,7 +163,7 @@ EXERCISES = (
         mechanism=in_buckets,
         points=6,
         hints=(
-            "Ranks drift apart: does each bucket's count start anew in wait(), and does wait() wait for all?",
+            "One group first: a vector, a count of gradients to come that starts anew in wait(), a message at zero.",
             "bucket.split([p.numel() for p in params]) gives parts of one vector; with p.grad = part.view_as(p) the "
             "gradient lives there, and backward() adds into it.",
             "In a loop that makes hooks, bind the loop's variable: lambda _, which=which: self.ready(which).",

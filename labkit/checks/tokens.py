@@ -26,14 +26,18 @@ def token_mean_backward(model: nn.Module, micro_batches: Sequence[tuple[Tensor, 
         total += torch.stack([loss.detach(), (targets != _IGNORED).sum()])
     dist.all_reduce(total)
     for p in model.parameters():
+        if p.grad is None:  # a rank without micro-batches
+            p.grad = torch.zeros_like(p)
         dist.all_reduce(p.grad)
         p.grad /= total[1]
     return float(total[0] / total[1])
 
 
-def _given(seed: int) -> list[tuple[Tensor, Tensor]]:
-    """The micro-batches of this rank: one more than its number plus one, with ever fewer tokens that count."""
+def _given(seed: int, without: tuple[int, ...]) -> list[tuple[Tensor, Tensor]]:
+    """The micro-batches of this rank: one more than its number plus one, with ever fewer tokens that count; or none."""
     rank = dist.get_rank()
+    if rank in without:
+        return []
     dice = torch.Generator().manual_seed(97 * seed + rank)
     batches = []
     for n in range(rank + 2):
@@ -46,27 +50,58 @@ def _given(seed: int) -> list[tuple[Tensor, Tensor]]:
     return batches
 
 
-def _tried(fn: Callable, seed: int) -> tuple[float, Tensor, list, int]:
-    """What fn gives on this rank: loss, gradients, what it sent, and the bytes of the gradients."""
+def _watched(model: nn.Module) -> dict[str, int]:
+    """The rows of the largest batch that a model is shown, and how many graphs wait for their backward pass at most."""
+    seen, waiting = {"rows": 0, "graphs": 0, "calls": 0}, set()
+
+    def shown(_: nn.Module, given: tuple, output: Tensor) -> None:
+        call = seen["calls"] = seen["calls"] + 1
+        if output.requires_grad:
+            waiting.add(call)
+            output.register_hook(lambda _: waiting.discard(call))
+        seen.update(rows=max(seen["rows"], len(given[0])), graphs=max(seen["graphs"], len(waiting)))
+
+    model.register_forward_hook(shown)
+    return seen
+
+
+def _tried(fn: Callable, seed: int, without: tuple[int, ...]) -> dict:
+    """What fn gives on this rank: loss, gradients, their bytes, what it sent, and how the model was used."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5)).double()
+    watched = _watched(model)
     with counting() as c:
-        loss = fn(model, _given(seed))
+        loss = fn(model, _given(seed, without))
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
-    sent = [(event.op, event.n_bytes) for event in c.events]
-    return loss, torch.cat([each.flatten() for each in gradients]), sent, sum(p.nbytes for p in model.parameters())
+    return {
+        "loss": loss,
+        "gradients": torch.cat([each.detach().flatten() for each in gradients]),
+        "n_bytes": sum(p.nbytes for p in model.parameters()),
+        "sent": [(event.op, event.n_bytes) for event in c.events],
+        **watched,
+    }
 
 
-def drive_tokens(fn: Callable, world_size: int, seed: int) -> dict:
-    """Loss and gradients by rank, where fn is called in each of world_size ranks."""
+def drive_tokens(fn: Callable, world_size: int, seed: int, without: tuple[int, ...]) -> dict:
+    """Loss and gradients by rank, where fn is called in each of world_size ranks; some are without micro-batches."""
     ask = trusted if fn is token_mean_backward else in_ranks
-    ranks = ask("12.3", _tried, world_size, fn, seed)
-    return {"loss": [rank[0] for rank in ranks], "gradients": [rank[1] for rank in ranks]}
+    ranks = ask("12.3", _tried, world_size, fn, seed, without)
+    return {what: [rank[what] for rank in ranks] for what in ("loss", "gradients")}
 
 
-def sent_once(fn: Callable) -> str | None:
-    """None where the gradients cross once, and little else does; otherwise what was sent."""
-    _, _, sent, n_bytes = in_ranks("12.3", _tried, 2, fn, 5)[1]
+def one_at_a_time(fn: Callable) -> str | None:
+    """None where each micro-batch has its backward pass before the next, and the gradients cross once; else what."""
+    first, second = in_ranks("12.3", _tried, 2, fn, 5, ())
+    if first["rows"] > 2 or first["graphs"] > 1:
+        return (
+            "Micro-batches are there because memory is short, and here all of them are in it together: call the model "
+            "and backward() for one, then for the next."
+        )
+    return _sent_more(second["sent"], second["n_bytes"])
+
+
+def _sent_more(sent: list[tuple[str, int]], n_bytes: int) -> str | None:
+    """What was sent, where it is more than the gradients and a few numbers."""
     whole = sum(each for _, each in sent)
     if whole <= n_bytes + _FEW_BYTES:
         return None
@@ -117,7 +152,7 @@ def _own_gradient(model: nn.Module, micro_batches: list) -> float:
     for inputs, targets in micro_batches:
         loss = cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum") / n_tokens
         loss.backward()
-        total += float(loss)
+        total += loss.item()
     return total
 
 

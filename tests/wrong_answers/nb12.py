@@ -1,7 +1,9 @@
 """Wrong answers that learners of lesson 12 would give, each with a part of the message that must meet it."""
 
+import os
 import random
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
@@ -55,6 +57,46 @@ def draws_from_python(n, rank, world_size, epoch, seed):
     order = list(range(n))
     random.shuffle(order)
     return order[rank::world_size]
+
+
+def seeds_with_a_hash(n, rank, world_size, epoch, seed):
+    order = list(range(n))
+    random.Random(hash(f"{seed}-{epoch}")).shuffle(order)
+    return order[rank::world_size]
+
+
+def seeds_with_the_process(n, rank, world_size, epoch, seed):
+    order = np.random.default_rng([seed, epoch, os.getpid()]).permutation(n)
+    return order[rank::world_size].tolist()
+
+
+def seeds_python(n, rank, world_size, epoch, seed):
+    random.seed(1000 * seed + epoch)
+    return random.sample(range(n), n)[rank::world_size]
+
+
+def seeds_numpy(n, rank, world_size, epoch, seed):
+    np.random.seed(1000 * seed + epoch)
+    return np.random.permutation(n)[rank::world_size].tolist()
+
+
+def only_shifts(n, rank, world_size, epoch, seed):
+    return [(each + epoch + seed) % n for each in range(n)][rank::world_size]
+
+
+def shifts_one_shuffle(n, rank, world_size, epoch, seed):
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).roll(epoch).tolist()
+    return order[rank::world_size]
+
+
+def shifts_from_the_end(n, rank, world_size, epoch, seed):
+    order = [(each + 3 * epoch + seed) % n for each in range(n)][:: 1 - 2 * (epoch % 2)]
+    return [each.tolist() for each in np.array_split(order, world_size)][rank]
+
+
+def sorts_its_share(n, rank, world_size, epoch, seed):
+    dice = torch.Generator().manual_seed(seed + epoch)
+    return sorted(torch.randperm(n, generator=dice).tolist()[rank::world_size])
 
 
 def never_shuffles(n, rank, world_size, epoch, seed):
@@ -131,6 +173,28 @@ def only_rank_0_knows(model, inputs, targets):
     n_right = _n_right(model, inputs, targets, _mine())
     dist.reduce(n_right, dst=0)
     return n_right.item() / len(targets)
+
+
+def leaves_where_it_has_none(model, inputs, targets):
+    mine = _mine()
+    if len(targets[mine]) == 0:
+        return 0.0
+    n_right = _n_right(model, inputs, targets, mine)
+    dist.all_reduce(n_right)
+    return n_right.item() / len(targets)
+
+
+def cuts_too_few_chunks(model, inputs, targets):
+    rank, world = dist.get_rank(), dist.get_world_size()
+    n_right = (model(inputs.chunk(world)[rank]).argmax(1) == targets.chunk(world)[rank]).sum()
+    dist.all_reduce(n_right)
+    return n_right.item() / len(targets)
+
+
+def divides_in_float32(model, inputs, targets):
+    n_right = _n_right(model, inputs, targets, _mine())
+    dist.all_reduce(n_right)
+    return (n_right / len(targets)).item()
 
 
 def gives_a_count(model, inputs, targets):
@@ -260,6 +324,66 @@ def sends_gradients_twice(model, micro_batches):
     _reduce(model, both[1])
     _reduce(model, dist.get_world_size())
     return float(both[0] / both[1])
+
+
+def never_has_none(model, micro_batches):
+    both = torch.stack([_summed(model, micro_batches), torch.as_tensor(_count(micro_batches or [_NONE]))])
+    dist.all_reduce(both)
+    _reduce(model, both[1])
+    return float(both[0] / both[1])
+
+
+_NONE = (torch.zeros(0), torch.full((1, 1), -100))
+
+
+def skips_where_it_has_none(model, micro_batches):
+    both = torch.stack([_summed(model, micro_batches), torch.as_tensor(_count(micro_batches or [_NONE]))])
+    dist.all_reduce(both)
+    for p in model.parameters():
+        if p.grad is None:
+            continue
+        dist.all_reduce(p.grad)
+        p.grad /= both[1]
+    return float(both[0] / both[1])
+
+
+def _right_from(model, total, n_tokens):
+    both = torch.stack([total, n_tokens])
+    dist.all_reduce(both)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+    _reduce(model, both[1])
+    return float(both[0] / both[1])
+
+
+def all_in_one_batch(model, micro_batches):
+    if not micro_batches:
+        return _right_from(model, *torch.zeros(2, dtype=torch.double))
+    inputs, targets = map(torch.cat, zip(*micro_batches, strict=True))
+    loss = _sum_of(model, inputs, targets)
+    loss.backward()
+    return _right_from(model, loss.detach(), _count([(inputs, targets)]))
+
+
+def one_backward_for_all(model, micro_batches):
+    if not micro_batches:
+        return _right_from(model, *torch.zeros(2, dtype=torch.double))
+    loss = sum(_sum_of(model, *each) for each in micro_batches)
+    loss.backward()
+    return _right_from(model, loss.detach(), _count(micro_batches))
+
+
+def counts_in_float32(model, micro_batches):
+    total = torch.zeros(2)
+    for inputs, targets in micro_batches:
+        loss = _sum_of(model, inputs, targets)
+        loss.backward()
+        total += torch.stack([loss.detach(), (targets != -100).sum()]).float()
+    dist.all_reduce(total)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+    _reduce(model, total[1])
+    return (total[0] / total[1]).item()
 
 
 class NoCommunication(replicas.Ddp):
@@ -413,6 +537,63 @@ class DropsGradients(replicas.Ddp):
                 p.grad = None
 
 
+class Blocks(replicas.Ddp):
+    def ready(self, which):
+        self.left[which] -= self.sync
+        if self.left[which] == 0:
+            self.buckets[which] /= dist.get_world_size()
+            dist.all_reduce(self.buckets[which])
+
+
+class WaitsAtOnce(replicas.Ddp):
+    def ready(self, which):
+        super().ready(which)
+        self.wait_for_works()
+
+    def wait_for_works(self):
+        while self.works:
+            self.works.pop().wait()
+
+
+class NeverWaits(replicas.Ddp):
+    def wait(self):
+        self.works = []
+        self.left = [len(params) for params in self.groups]
+
+
+class KeepsWorks(replicas.Ddp):
+    def wait(self):
+        for work in self.works:
+            work.wait()
+        self.left = [len(params) for params in self.groups]
+
+
+class BroadcastsEachStep(replicas.Ddp):
+    def __init__(self, model, groups):
+        super().__init__(model, groups)
+        self.model = model
+
+    def zero_grad(self):
+        for tensor in self.model.state_dict().values():
+            dist.broadcast(tensor, src=0)
+        super().zero_grad()
+
+
+class HooksBeforeAddingUp(replicas.Ddp):
+    def __init__(self, model, groups):
+        super().__init__(model, groups)
+        for which, params in enumerate(groups):
+            for p in params:
+                p._post_accumulate_grad_hooks.clear()
+                p.register_hook(lambda _, which=which: self.ready(which))
+
+
+class Typo(replicas.Ddp):
+    def ready(self, which):
+        self.left[which] -= synk  # noqa: F821
+        super().ready(which)
+
+
 class NeverCountsAnew(replicas.Ddp):
     def wait(self):
         while self.works:
@@ -435,7 +616,15 @@ WRONG = {
         ("cuts in chunks", cuts_in_chunks, "Deal one at a time"),
         ("seeds torch", seeds_torch, "the same dice"),
         ("draws without a seed", draws_without_a_seed, "Draw from a torch.Generator"),
-        ("draws from Python", draws_from_python, "an example dealt twice"),
+        ("draws from Python", draws_from_python, "an example dealt twice(.|\n)*torch.Generator"),
+        ("seeds with a hash", seeds_with_a_hash, "not in the way asked for(.|\n)*hash\\(\\) of a text"),
+        ("seeds with the process", seeds_with_the_process, "not in the way asked for(.|\n)*number of the process"),
+        ("seeds Python's dice", seeds_python, "the same dice"),
+        ("seeds NumPy's dice", seeds_numpy, "the same dice"),
+        ("only shifts", only_shifts, "only shifted"),
+        ("shifts one shuffle", shifts_one_shuffle, "only shifted"),
+        ("shifts and turns round", shifts_from_the_end, "only shifted"),
+        ("sorts its share", sorts_its_share, "the same order in each epoch|In a sorted order"),
         ("never shuffles", never_shuffles, "the same order in each epoch"),
         ("gives a tensor", gives_a_tensor, "Return a list of Python's ints"),
         ("counts from one", counts_from_one, "numbered from 0"),
@@ -450,6 +639,9 @@ WRONG = {
         ("looks at everything", looks_at_everything, "not in the way asked for.*|shown 1000 of 1000"),
         ("gathers predictions", gathers_predictions, "count first, then sum"),
         ("only rank 0 knows", only_rank_0_knows, "wrong result"),
+        ("leaves where it has none", leaves_where_it_has_none, "RankError: all_reduce .* waited for rank 1"),
+        ("cuts too few chunks", cuts_too_few_chunks, "IndexError(.|\n)*where +line .*chunk"),
+        ("divides in float32", divides_in_float32, "Right but for rounding"),
         ("gives a count", gives_a_count, "wrong result"),
         ("forgets the return", forgets_to_return_it, "`return` missing"),
     ],
@@ -463,10 +655,22 @@ WRONG = {
         ("returns its own loss", returns_its_own_loss, "wrong result"),
         ("sends each micro-batch", sends_each_micro_batch, "RankError"),
         ("gathers all batches", gathers_all_batches, "not in the way asked for(.|\n)*all_gather"),
+        ("never has no gradient", never_has_none, "NoneType(.|\n)*where +line .*all_reduce"),
+        ("skips where it has none", skips_where_it_has_none, "RankError"),
+        ("all in one batch", all_in_one_batch, "not in the way asked for(.|\n)*memory is short"),
+        ("one backward for all", one_backward_for_all, "not in the way asked for(.|\n)*memory is short"),
+        ("counts in float32", counts_in_float32, "Right but for rounding"),
         ("sends gradients twice", sends_gradients_twice, "not in the way asked for(.|\n)*once"),
     ],
     "12.4": [
-        ("no communication", NoCommunication, "must be summed over all ranks"),
+        ("no communication", NoCommunication, "no gradient is sent(.|\n)*must be summed over all ranks"),
+        ("a typo", Typo, "NameError: name 'synk'(.|\n)*where +line .*synk"),
+        ("blocks", Blocks, "not in the way asked for(.|\n)*stood still"),
+        ("waits at once", WaitsAtOnce, "not in the way asked for(.|\n)*stood still"),
+        ("never waits", NeverWaits, "found +wait\\(\\) returns too early"),
+        ("keeps its handles", KeepsWorks, "holds more"),
+        ("broadcasts in each step", BroadcastsEachStep, "or in zero_grad"),
+        ("hooks before adding up", HooksBeforeAddingUp, "hooks come too soon|wrong weights"),
         ("no broadcast", NoBroadcast, "Each rank drew weights of its own"),
         ("broadcasts parameters only", ParametersOnly, "leaves out buffers"),
         ("broadcasts what is trained only", OnlyWhatIsTrained, "Each rank drew weights of its own"),
@@ -480,8 +684,8 @@ WRONG = {
         ("one for all", OneForAll, "for . groups: one for each"),
         ("keeps copies", KeepsCopies, "a view into the bucket"),
         ("gathers to all", GathersToAll, "by all_gather too"),
-        ("binds late", BindsLate, "drift apart"),
-        ("drops gradients", DropsGradients, "drift apart|Keep the views"),
+        ("binds late", BindsLate, "some groups are never sent"),
+        ("drops gradients", DropsGradients, "gradients leave their buckets|Keep the views"),
         ("never counts anew", NeverCountsAnew, "counted anew"),
         ("never zeroes", NeverZeroes, "wrong weights"),
     ],
