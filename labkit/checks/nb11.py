@@ -6,7 +6,7 @@ import torch
 
 from labkit import cost
 from labkit.checker import Exercise, close
-from labkit.checks.rings import averaged, ring_mean, ring_of_all, ring_shapes, same_means
+from labkit.checks import rings
 
 # ---- 11.1: bus bandwidth --------------------------------------------------------------------------------------------
 
@@ -35,6 +35,15 @@ def _own(op: str, n: int) -> float:
     return bus_bytes_per_s(op, 1, 1, n)
 
 
+def _inverted(times: Callable[[str, int], float]) -> Callable:
+    """Seconds over bytes, with a factor."""
+
+    def mistaken(op: str, n_bytes: int, seconds: float, world_size: int) -> float:
+        return times(op, world_size) * seconds / n_bytes
+
+    return mistaken
+
+
 _WHOLE = ("broadcast", "reduce")
 _BUS_MISTAKES = (
     ("That is the algorithm bandwidth: multiply it by the factor of the collective.", _shared(lambda *_: 1.0)),
@@ -47,6 +56,8 @@ _BUS_MISTAKES = (
     + (_shared(lambda op, n: _own(op, n) if op in _WHOLE else _own(op, n) * (n / (n - 1)) ** 2),),
     ("n_bytes is the whole array already: it is not multiplied by R.", _shared(lambda op, n: n * _own(op, n))),
     ("It is bytes a second, and not bits.", _shared(lambda op, n: 8 * _own(op, n))),
+    ("It is bytes over seconds, and not seconds over bytes.", _inverted(_own)),
+    ("It is bytes over seconds, and not seconds over bytes; and the factor is missing.", _inverted(lambda *_: 1.0)),
     ("It is bytes a second, and not GB.", _shared(lambda op, n: 1e-9 * _own(op, n))),
 )
 
@@ -132,100 +143,13 @@ _STEP_MISTAKES = (
     + (_sent_otherwise(lambda n: 2 * n * (n - 1), lambda n: 2 * (n - 1)),),
 )
 
-# ---- 11.4: hide the messages ----------------------------------------------------------------------------------------
-
-
-def overlapped_means(pieces: list, launch: Callable, world_size: int) -> list:
-    """The mean over ranks of each piece's gradient, every sum begun as soon as its gradient is there."""
-    gradients, under_way = [], []
-    for piece in pieces:
-        gradients.append(piece())
-        under_way.append(launch(gradients[-1]))
-    for pending in under_way:
-        pending.wait()
-    return [gradient / world_size for gradient in gradients]
-
-
-class _Link:
-    """Sums of paper: what was launched, computed and waited for, in order; a sum is there once it was waited for."""
-
-    def __init__(self, others: list[torch.Tensor]) -> None:
-        self.others, self.events, self.n_launched = others, [], 0
-
-    def piece(self, index: int, gradient: torch.Tensor) -> Callable:
-        """A function that computes gradient `index`."""
-
-        def compute() -> torch.Tensor:
-            self.events.append(("compute", index))
-            return gradient.clone()
-
-        return compute
-
-    def launch(self, tensor: torch.Tensor) -> "_Pending":
-        """Start the sum of one more gradient."""
-        self.n_launched += 1
-        self.events.append(("launch", self.n_launched - 1))
-        return _Pending(self, tensor, self.n_launched - 1)
-
-
-class _Pending:
-    """One sum under way."""
-
-    def __init__(self, link: _Link, tensor: torch.Tensor, index: int) -> None:
-        self.link, self.tensor, self.index, self.before = link, tensor, index, tensor.clone()
-
-    def wait(self) -> None:
-        """Put the sum in the place of the tensor; RuntimeError where that was changed meanwhile."""
-        self.link.events.append(("wait", self.index))
-        if self.before is None:
-            return
-        if not torch.equal(self.tensor, self.before):
-            raise RuntimeError("a tensor was changed while its sum was under way: divide after wait()")
-        self.tensor += self.link.others[self.index]
-        self.before = None
-
-
-def _gradients(world_size: int, count: int, seed: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """This rank's gradients, whole numbers in vectors of different lengths, and the sums of the other ranks'."""
-    dice = torch.Generator().manual_seed(seed)
-    ranks = [[torch.randint(-9, 9, (3 + i,), generator=dice).float() for i in range(count)] for _ in range(world_size)]
-    return ranks[0], [sum(each[i] for each in ranks[1:]) for i in range(count)]
-
-
-def _hidden(fn: Callable, world_size: int, count: int, seed: int) -> dict:
-    """How `fn` is used: its means, one by one, over a link of paper."""
-    return {"means": _ran(fn, world_size, count, seed)[0]}
-
-
-def _ran(fn: Callable, world_size: int, count: int, seed: int) -> tuple[object, list[tuple[str, int]]]:
-    """What fn returns, and what was computed, launched and waited for, in order."""
-    own, others = _gradients(world_size, count, seed)
-    link = _Link(others)
-    means = fn([link.piece(i, gradient) for i, gradient in enumerate(own)], link.launch, world_size)
-    return means, link.events
-
-
-def _nothing_waits(fn: Callable) -> str | None:
-    """What of the computing was done before a sum that could have gone, or after a wait."""
-    events = _ran(fn, 2, 4, 0)[1]
-    last = max(i for i, (what, _) in enumerate(events) if what == "compute")
-    early = [index for what, index in events[:last] if what == "wait"]
-    if early:
-        return f"It waits for sum {early[0]} before the last gradient is computed, so nothing is computed meanwhile."
-    for i in range(3):
-        launched = events.index(("launch", i)) if ("launch", i) in events else len(events)
-        if launched > events.index(("compute", i + 1)):
-            return f"Sum {i} starts only after gradient {i + 1} is computed: launch each as soon as it is there."
-    return None
-
-
 EXERCISES = (
     Exercise(
         number="11.1",
         name="bus_bytes_per_s",
         cases=_bus_cases,
         reference=bus_bytes_per_s,
-        compare=close(1e-9, 1e-9, "Bytes over seconds, times the factor of the collective."),
+        compare=close(1e-9, 0.0, "Bytes over seconds, times the factor of the collective."),
         mistakes=_BUS_MISTAKES,
         points=2,
         hints=(
@@ -250,16 +174,19 @@ EXERCISES = (
     Exercise(
         number="11.3",
         name="ring_mean",
-        cases=ring_shapes,
-        reference=ring_mean,
-        compare=same_means,
-        drive=averaged,
-        mechanism=ring_of_all,
-        points=6,
+        cases=rings.ring_shapes,
+        reference=rings.ring_mean,
+        compare=rings.same_means,
+        drive=rings.averaged,
+        mechanism=rings.ring_of_all,
+        mistakes=rings.RING_MISTAKES,
+        points=4,
         hints=(
-            "Too many messages: torch.cat([t.flatten() for t in tensors]) is one vector; a ring of that is enough.",
-            "flat.tensor_split(world_size) gives one chunk a rank, also where they are not equally long. Receive into "
-            "a tensor as long as the chunk to which it is added.",
+            "torch.cat([t.flatten() for t in tensors]) is one vector, and one ring is enough for it: ring_all_reduce, "
+            "or one of your own.",
+            "In a ring of your own, flat.tensor_split(world_size) gives one chunk a rank, where flat.chunk may give "
+            "fewer. Each step starts its receive and its send together (dist.batch_isend_irecv): ranks that all "
+            "receive first wait for each other.",
             "At the end flat /= world_size, and tensor.copy_(part.view_as(tensor)) for each part of "
             "flat.split([t.numel() for t in tensors]).",
         ),
@@ -268,10 +195,11 @@ EXERCISES = (
         number="11.4",
         name="overlapped_means",
         cases=lambda rng: [(2, 1, 0), (2, 3, 1), (4, 6, int(torch.randint(2, 1000, (), generator=rng)))],
-        reference=overlapped_means,
+        reference=rings.overlapped_means,
         compare=close(1e-6, 1e-6, "The sum over ranks, once it was waited for, divided by the world size."),
-        drive=_hidden,
-        mechanism=_nothing_waits,
+        drive=rings.hidden,
+        mistakes=rings.HIDDEN_MISTAKES,
+        mechanism=rings.nothing_waits,
         points=4,
         hints=(
             "Two loops: the first computes and launches, the second waits and divides.",

@@ -29,6 +29,12 @@ def upside_down(op, n_bytes, seconds, world_size):
     return (2 if op == "all_reduce" else 1) * world_size / (world_size - 1) * n_bytes / seconds
 
 
+def seconds_over_bytes(op, n_bytes, seconds, world_size):
+    factor = {"all_reduce": 2, "broadcast": 0, "reduce": 0}.get(op, 1)
+    share = factor * (world_size - 1) / world_size if factor else 1
+    return share * seconds / n_bytes
+
+
 def in_bits(op, n_bytes, seconds, world_size):
     factor = {"all_reduce": 2, "broadcast": 0, "reduce": 0}.get(op, 1)
     share = factor * (world_size - 1) / world_size if factor else 1
@@ -167,6 +173,59 @@ def forgets_to_put_back(tensors):
     flat /= dist.get_world_size()
 
 
+def rebinds_the_list(tensors):
+    flat = torch.cat([t.flatten() for t in tensors])
+    _ring_sum(flat)
+    flat /= dist.get_world_size()
+    for i, part in enumerate(flat.split([t.numel() for t in tensors])):
+        tensors[i] = part.view_as(tensors[i])
+
+
+def _ring_of(flat, chunks, steps=None):
+    """A ring over the chunks given, of so many steps in each half."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    steps = world_size - 1 if steps is None else steps
+    for step in range(2 * steps):
+        at = step if step < steps else step - steps + world_size - 1
+        give, take = chunks[(rank - at) % world_size], chunks[(rank - at - 1) % world_size]
+        arrived = torch.empty_like(take)
+        _exchange((dist.isend, give, (rank + 1) % world_size), (dist.irecv, arrived, (rank - 1) % world_size))
+        if step < world_size - 1:
+            take += arrived
+        elif step >= steps:
+            take.copy_(arrived)
+    return flat / world_size
+
+
+def chunk_for_tensor_split(tensors):
+    flat = torch.cat([t.flatten() for t in tensors])
+    _put_back(tensors, _ring_of(flat, flat.chunk(dist.get_world_size())))
+
+
+def a_step_too_many(tensors):
+    flat = torch.cat([t.flatten() for t in tensors])
+    world_size = dist.get_world_size()
+    _put_back(tensors, _ring_of(flat, flat.tensor_split(world_size), steps=world_size))
+
+
+def in_float64(tensors):
+    flat = torch.cat([t.flatten() for t in tensors]).double()
+    _put_back(tensors, _ring_of(flat, flat.tensor_split(dist.get_world_size())))
+
+
+def in_16_bits(tensors):
+    flat = torch.cat([t.flatten() for t in tensors]).half()
+    _put_back(tensors, _ring_of(flat, flat.tensor_split(dist.get_world_size())))
+
+
+def all_receive_first(tensors):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    arrived = torch.empty_like(tensors[0])
+    dist.recv(arrived, (rank - 1) % world_size)
+    dist.send(tensors[0], (rank + 1) % world_size)
+    tensors[0].copy_((tensors[0] + arrived) / world_size)
+
+
 def a_ring_a_tensor(tensors):
     for tensor in tensors:
         _ring_sum(tensor)
@@ -260,6 +319,21 @@ def waits_for_the_last(pieces, launch, world_size):
     return [gradient / world_size for gradient in gradients]
 
 
+def sums_a_copy(pieces, launch, world_size):
+    gradients, under_way = [], []
+    for piece in pieces:
+        gradients.append(piece())
+        under_way.append(launch(gradients[-1].clone()))
+    for pending in under_way:
+        pending.wait()
+    return [gradient / world_size for gradient in gradients]
+
+
+def asks_the_process_group(pieces, launch, world_size):
+    under_way = [(gradient, launch(gradient)) for gradient in (piece() for piece in pieces)]
+    return [(pending.wait(), gradient / dist.get_world_size())[1] for gradient, pending in under_way]
+
+
 def divides_under_way(pieces, launch, world_size):
     gradients, under_way = [], []
     for piece in pieces:
@@ -292,6 +366,7 @@ WRONG = {
         ("forgets broadcast", forgets_broadcast, "their factor is 1"),
         ("all-reduce once", all_reduce_once, "moves everything twice|wrong result"),
         ("upside down", upside_down, "wrong result|ZeroDivisionError"),
+        ("seconds over bytes", seconds_over_bytes, "not seconds over bytes"),
         ("in bits", in_bits, "not bits|8 times too large"),
         ("in gigabytes", in_gigabytes, "not GB|times too small"),
     ],
@@ -312,7 +387,13 @@ WRONG = {
         ("by way of rank 0", by_way_of_rank_0, "Send chunks"),
         ("whole vectors round the ring", whole_vectors_round_the_ring, "Send chunks"),
         ("forgets to divide", forgets_to_divide, "2 times too large"),
-        ("forgets to put back", forgets_to_put_back, "in place"),
+        ("forgets to put back", forgets_to_put_back, "in place is"),
+        ("rebinds the list", rebinds_the_list, "in place is"),
+        ("chunk in place of tensor_split", chunk_for_tensor_split, "IndexError"),
+        ("a step too many", a_step_too_many, "R-1 steps, and not R"),
+        ("in float64", in_float64, "has 8 bytes"),
+        ("in 16 bits", in_16_bits, "wrong result|NaN|inf"),
+        ("all receive first", all_receive_first, "wait for each other"),
         ("a ring a tensor", a_ring_a_tensor, "one vector of all gradients"),
         ("only reduce-scatter", only_reduce_scatter, "wrong result"),
         ("chunks of one length", chunks_of_one_length, "wrong result"),
@@ -323,10 +404,12 @@ WRONG = {
         ("launches at the end", launches_at_the_end, "as soon as it is there"),
         ("launches one late", launches_one_late, "as soon as it is there"),
         ("waits one late", waits_one_late, "nothing is computed meanwhile"),
-        ("never waits", never_waits, "wrong result"),
+        ("never waits", never_waits, "not waited for"),
         ("waits for the last only", waits_for_the_last, "wrong result"),
+        ("sums a copy", sums_a_copy, "launched for a copy"),
+        ("asks the process group", asks_the_process_group, "no ranks run in this check"),
         ("divides under way", divides_under_way, "divide after wait"),
         ("leaves the sums", leaves_the_sums, "2 times too large"),
-        ("launches nothing", launches_nothing, "wrong result"),
+        ("launches nothing", launches_nothing, "neither summed"),
     ],
 }
