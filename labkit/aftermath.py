@@ -222,8 +222,7 @@ def _rank(job: _Job, rank: int) -> None:
             code = 0
     except BaseException as error:
         faulthandler.cancel_dump_traceback_later()
-        _print(error)
-        code = 1
+        code = _exit_code(error)
     with suppress(Exception):
         _write_record(job, rank)
     os._exit(code)  # the end of Python would sometimes abort in threads of gloo
@@ -253,6 +252,17 @@ def _write_record(job: _Job, rank: int) -> None:
     draft = job.folder / f"draft{rank}-{threading.get_ident()}"
     draft.write_text(json.dumps(record))
     draft.replace(job.folder / f"record{rank}")  # whole or not at all: the launcher may end this process meanwhile
+
+
+def _exit_code(error: BaseException) -> int:
+    """What Python ends with after an exception, which it prints: 1, or what sys.exit was given."""
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        return (error.code or 0) & 0xFF
+    if isinstance(error, SystemExit):
+        print(error.code, file=sys.stderr, flush=True)
+    else:
+        _print(error)
+    return 1
 
 
 def _print(error: BaseException) -> None:

@@ -11,8 +11,8 @@
 #
 # ## Question
 #
-# A run on many devices has stood still since three in the morning. There is no error; half an hour later there are as
-# many errors as ranks, and none of them names the culprit. **Which rank does everybody wait for, and why does it
+# A run on many devices has stood still since three in the morning. There is no error; half an hour later there is one
+# from every rank but one, and none of them names the culprit. **Which rank does everybody wait for, and why does it
 # not come?**
 
 # %%
@@ -83,8 +83,8 @@ plot_timeline.timeline(sum(by_rank, []), title="Rank 1 is slow, and the others w
 
 # %% [markdown]
 # Who is slow waits least. Look at one rank alone, and the *quick* ones seem to have a slow `all_reduce`: whoever is in
-# the collective is the victim, and the culprit is somewhere else. So it is with a hang, only that the red bars have no
-# end.
+# the collective is the victim, and the culprit is somewhere else. So it is with a hang, only that the *wait* bars
+# have no end.
 
 # %%
 waited_s = [sum(s.seconds for s in spans if s.kind == "wait") for spans in by_rank]
@@ -98,9 +98,9 @@ claim(
 # ### Ranks without a safety net
 #
 # `run_ranks` says who is to blame; a cluster does not. So this lesson launches ranks plainly, as `torchrun` does:
-# `left_by(fn, 3)` starts three processes, on the CPU, and gives what each *left behind*: exit code, log, stacks.
-# torch waits half an hour (NCCL: ten minutes); here a moment must do. When one rank has failed, the launcher ends
-# the others.
+# `left_by(fn, 3)` starts three processes, on the CPU, and gives what each *left behind*: exit code (`.ended`), log
+# (`.said`), stacks (`.stood`), and a record of its collectives, of which later. torch waits half an hour (NCCL: ten
+# minutes); here a moment must do. When one rank has failed, the launcher ends the others.
 
 
 # %%
@@ -119,9 +119,9 @@ seconds = {"skipped": time.perf_counter() - start}
 show_report(skipped, caption="Rank 1 skips a collective")
 
 # %% [markdown]
-# An *exit code* of 0 is success, 1 an exception that nobody caught. Below zero it is the number of the signal that
-# ended the process: -15 is SIGTERM, by which launchers end ranks that still run, -9 is SIGKILL, -6 an abort that the
-# program did to itself. And here is a log as torch writes it.
+# An *exit code* of 0 is success, 1 an exception that nobody caught; `sys.exit(3)` makes it 3. Below zero it is the
+# number of the signal that ended the process: -15 is SIGTERM, by which launchers end ranks that still run, -9 is
+# SIGKILL, -6 an abort that the program did to itself. And here is a log as torch writes it.
 
 # %%
 show_text(skipped[0].said, caption="All that rank 0 says")
@@ -181,6 +181,7 @@ def failing(fn, world_size=2, **more):
     except RankError as error:
         show_text(str(error), caption=f"labkit.ranks, kind: {error.kind}")
         return error
+    raise AssertionError("none of the ranks has failed")
 
 
 # %% [markdown]
@@ -208,8 +209,9 @@ claim("labkit.ranks names the missing rank", holds=error.rank == 1, evidence=tol
 # ### A barrier that names names
 #
 # On gloo, `dist.monitored_barrier` is a barrier in which rank 0 keeps a list of who has come. Put before a suspicious
-# collective, it turns a hang into a sentence. It costs a message from each rank to rank 0 and back, so it stays in for
-# a search and not for ever. (NCCL has none; make a second, gloo group for it.)
+# collective, it turns a hang into a sentence. With `wait_all_ranks=True` it names all who are missing, without it the
+# first. It costs a message from each rank to rank 0 and back, so it stays in for a search and not for ever. (NCCL has
+# none; make a second, gloo group for it.)
 
 
 # %%
@@ -228,7 +230,8 @@ claim("it names rank 1", holds="Ranks 1 failed" in left[0].said, evidence=left[0
 # ### Shapes that differ
 #
 # All ranks come to `all_reduce`, but rank 1 brings a matrix of two by two and the others a vector of four. First, as
-# one would look: does the run end without an error?
+# one would look: does the run end without an error? (A plain rank returns nothing, so what it has is printed into its
+# log.)
 
 
 # %%
@@ -260,9 +263,10 @@ claim(
 )
 
 # %% [markdown]
-# Read it slowly. What a rank says of *itself* is right: `OpType=ALLREDUCE, TensorShape=[2, 2]`. What it says of the
-# *other* may be rubbish: the two fingerprints differ in length, and the bytes are read as something else, such as a
-# SCATTER that nobody called. So take from each log its own part, and find the odd one out.
+# Read it slowly. What a rank says of *itself* is right: `OpType=ALLREDUCE, TensorShape=[2, 2]`. Of the *other*, the
+# rank's number is right, but the fingerprint may be rubbish: one of a matrix has more bytes than one of a vector, and
+# read with the wrong length it becomes a SCATTER that nobody called. So take from each log its own part, and find the
+# odd one out.
 
 # %%
 own = [re.search(r"is running collective: .*?TensorShape=(\[.*?\])", x.said)[1] for x in differed]
@@ -312,14 +316,14 @@ for fn in (raises, is_killed, is_uneven):
     show_report(three[fn.__name__], caption=fn.__name__)
 
 # %% [markdown]
-# The victims' messages are the same three times, and the largest thing in the log. *Connection closed by peer* means:
-# the other one has gone. Whether it died, raised or was finished, its own exit code says, and its own log. A killed
-# rank has no log: nothing can be said after SIGKILL.
+# The victims' messages are the largest thing in the log, and say no more than this: the other one has gone. There are
+# two wordings, *closed* and *reset by peer*; which one comes is chance, whatever the cause. Whether it died, raised or
+# was finished, its own exit code says, and its own log. A killed rank has no log: nothing can be said after SIGKILL.
 
 # %%
 ended = {name: report[1].ended for name, report in three.items()}
 claim(
-    "three causes give rank 0 the same message; the exit codes of rank 1 tell them apart",
+    "rank 0 loses its peer, whatever the cause; the exit codes of rank 1 tell them apart",
     holds=all("by peer" in r[0].said for r in three.values())
     and list(ended.values()) == [1, -9, 0],
     evidence=f"rank 1 ended with {ended}",
@@ -404,7 +408,8 @@ shown = {f"{name} (s)": s for name, s in seconds.items()}
 record("13", "time until the last rank had ended, with a limit of 2 s, forked: 1 s", shown)
 
 # %% [markdown]
-# A rank that has gone is noticed at once, for its connections close. One that only does not come is noticed when the
+# To start the ranks takes the first second or two, and a hang that raises nothing is ended 3 s after its limit. A rank
+# that has gone is noticed at once, for its connections close. One that only does not come is noticed when the
 # time limit is over, and one that waits for nobody, as after the fork, when somebody looks.
 
 # %% [markdown]
@@ -512,14 +517,16 @@ claim(
 # %% [markdown]
 # ### Exercise 13.1 · Who waits for whom? (12 min, easy)
 #
-# `dumps` holds a text for each rank, as `faulthandler` writes it, like those above; an empty one for a rank that had
-# ended. A rank *waits* if a thread of it stands in a collective: its innermost line is in torch's
-# `distributed_c10d.py`, and names the collective. Return a dictionary: for each waiting rank the list of the ranks
-# that it waits for, which are all that do not stand in the same collective. One that waits for nobody may be left out.
+# `dumps` holds a text for each rank, as `faulthandler` writes it; an empty one for a rank that had ended. A rank
+# *waits* if a thread of it, one at most, stands in a collective: its innermost line is in torch's
+# `distributed_c10d.py`, and names the collective. Return a dictionary: for each waiting rank the ranks that it waits
+# for, in any order, which are all that do not stand in the same collective. One that waits for nobody may be left out.
 
 # %% [markdown]
-# The traps: several threads in one dump, in any order. An `all_reduce` in a file of your own. A rank that packs an
-# object for `all_gather_object` has torch's file in its stack, further out, and is at work.
+# The collectives are `all_reduce`, `broadcast`, `barrier`, `all_gather_into_tensor` and `reduce_scatter_tensor`. The
+# traps: several threads in one dump, in any order. An `all_reduce` in a file of your own; other files of torch. A rank
+# that packs an object for `all_gather_object` is at work, and stands in torch's file, in a helper such as
+# `_object_to_tensor`, or has that further out.
 
 
 # %%
@@ -530,7 +537,7 @@ def who_waits(dumps):
     for rank, dump in enumerate(dumps):
         for thread in dump.split("(most recent call first):\n")[1:]:
             innermost = thread.splitlines()[0]
-            if "distributed_c10d.py" in innermost:
+            if "distributed_c10d.py" in innermost and " in _" not in innermost:
                 stands[rank] = innermost.split()[-1]
     waits = {}
     for rank, collective in stands.items():
@@ -550,6 +557,7 @@ check(who_waits)
 
 # %%
 found = attempt(who_waits)([left.stood for left in skipped])
+found = {rank: sorted(others) for rank, others in found.items() if others}
 claim(
     "in the first fault ranks 0 and 2 wait for rank 1",
     holds=found == {0: [1], 2: [1]},
@@ -562,7 +570,7 @@ claim(
 # `records` holds a flight record for each rank, a list of dictionaries with the keys `collective_seq_id`,
 # `profiling_name`, `input_sizes`, `is_p2p`, `state`. Return the number of the first collective that the ranks did not
 # all call alike (name and sizes), and the list of the ranks that are not with the majority there. To have called
-# nothing counts as something else. Where they never part: 0 and an empty list.
+# nothing counts as something else. There is always a majority. Where they never part: 0 and an empty list.
 
 # %% [markdown]
 # The traps: a record holds the latest entries only, so ranks may have forgotten different beginnings; compare from
@@ -601,13 +609,13 @@ check(parted)
 # %%
 records = [left.record for left in three["is_uneven"]]
 kept = None not in records
-number, apart = attempt(parted)(records) if kept else (0, [])
+number, odd = attempt(parted)(records) if kept else (0, [])
 
 # %%
 claim(
     "the uneven ranks part at collective 3, and rank 1 is not in it",
-    holds=(number, apart) == (3, [1]) if kept else None,
-    evidence=f"number {number}, ranks {apart}",
+    holds=(number, list(odd)) == (3, [1]) if kept else None,
+    evidence=f"number {number}, ranks {odd}",
     needs="a torch that keeps a flight record for gloo",
 )
 
@@ -617,13 +625,14 @@ claim(
 # All together. `report` holds for each rank what it left: `.ended`, `.said`, `.stood`. Return the cause and the rank
 # at fault, or -1 where it is not one rank's. The causes: `"skipped"` a collective, `"differed"` in one (with DETAIL),
 # `"uneven"` and through too early, `"forked"` after work, `"port"` in use, `"killed"`, `"raised"` an error of its
-# own. You are judged on dozens of reports, drawn anew.
+# own. Each report has one fault, and three ranks or more. You are judged on dozens, drawn anew.
 
 # %% [markdown]
-# To look at some: `reports.practice("uneven", seed=3)`, and so for each cause; `show_report` shows one. The traps:
+# To look at some, also at one that you got wrong: `reports.practice("uneven", seed=3)`, and so for each cause;
+# `show_report` shows it, and `reports.rank_at_fault("uneven", seed=3)` tells the rank. The traps:
 # victims may end with 1, -6 or -15, and time out or lose a connection. Own errors may speak of timeouts and
-# connections too, but not of `gloo/transport`. `popen_fork.py` in a stack is no proof. What a rank says of another
-# may be garbled.
+# connections too, and of gloo, but not of `gloo/transport`. `popen_fork.py` in a stack is no proof. The fingerprint
+# that a rank gives of another may be garbled.
 
 # %%
 from labkit.checks import reports
@@ -680,17 +689,17 @@ table(["made on purpose", "diagnosed", "rank"], rows)
 at_fault = {name: -1 if name in ("forked", "port") else 1 for name in real}
 claim(
     "all seven real faults are named, and the rank at fault",
-    holds=all(verdicts[name] == (name, rank) for name, rank in at_fault.items()),
+    holds=all(tuple(verdicts[name]) == (name, rank) for name, rank in at_fault.items()),
     evidence=str(verdicts),
 )
 
 # %% [markdown]
 # ### Exercise 13.4 · Uneven, and right (20 min, medium)
 #
-# Train without a hang and without `join`. `batches` are this rank's own, (inputs, targets), of several sizes; other
-# ranks have more or fewer, or none. In each step the loss is the mean of the squared errors over *all samples that all
-# ranks have in this step*. Plain gradient descent, `weight -= lr * gradient`, in place, until nobody has a batch left.
-# Return how many samples all ranks together have used.
+# Train without a hang and without `join`. `batches` are this rank's own, (inputs, targets), of several sizes, with one
+# target a sample; other ranks have more or fewer, or none. In each step the loss is the mean of the squared errors over
+# *all samples that all ranks have in this step*. Plain gradient descent, `weight -= lr * gradient`, in place, until
+# nobody has a batch left. Return how many samples all ranks together have used.
 
 # %% [markdown]
 # The traps: a rank that is through must go on calling. All ranks must stop in the same step, so what they decide by
@@ -779,7 +788,8 @@ claim(
 # 2. Let each rank stop early by its own validation loss. How do they agree on when, with one `all_reduce`?
 # 3. Let rank 1 catch its exception and go on. What do the others say, and when?
 # 4. Take one stack dump of a rank that computes. Can you tell it from one that hangs? And with two dumps?
-# 5. Read a flight record of your own with `python -m torch.distributed.flight_recorder.fr_trace`.
+# 5. On GPUs: NCCL writes flight records at a timeout. What does `torch.distributed.flight_recorder.fr_trace`, a program
+#    to be started with `python -m`, say of them?
 
 # %% [markdown]
 # ## Sources

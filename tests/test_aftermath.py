@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import time
 
 import pytest
@@ -64,6 +65,14 @@ def test_victims_blame_the_connection(fn, ended):
     report = left_by(fn, 2)
     assert report[1].ended == ended
     assert "by peer" in report[0].last_words
+
+
+@pytest.mark.parametrize(
+    ("given", "ended", "said"), [(3, 3, ""), (None, 0, ""), ("no data", 1, "no data\n"), (-1, 255, "")]
+)
+def test_sys_exit_ends_a_rank_as_it_ends_a_program(given, ended, said):
+    (left,) = left_by(lambda: sys.exit(given), 1)
+    assert (left.ended, left.said) == (ended, said)
 
 
 def test_paths_of_this_machine_are_left_out():

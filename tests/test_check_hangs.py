@@ -8,13 +8,30 @@ import torch
 import torch.distributed as dist
 
 from labkit.checker import find, generator_for, verdict
+from labkit.checks import reports
+from labkit.checks.uneven import UNEVEN_MISTAKES, OneProcess, same_training, train_uneven, trained
 
 
 def who_waits(dumps):
-    inner = r"most recent call first\):\n  File \"[^\"]*/distributed_c10d\.py\", line \d+ in (\w+)"
+    inner = r"most recent call first\):\n  File \"[^\"]*/distributed_c10d\.py\", line \d+ in ([a-z]\w*)"
     at = [re.search(inner, dump) for dump in dumps]
     at = [found and found[1] for found in at]
     return {r: {o for o in range(len(at)) if at[o] != mine} for r, mine in enumerate(at) if mine}
+
+
+NAMES = ("all_reduce", "broadcast", "barrier", "all_gather_into_tensor", "reduce_scatter_tensor")
+
+
+def waits_by_a_list_of_names(dumps):
+    at = {}
+    for rank, dump in enumerate(dumps):
+        above = ""
+        for line in dump.splitlines():
+            name = line.split(" in ")[-1]
+            if above.endswith("first):") and "torch/distributed/distributed_c10d.py" in line and name in NAMES:
+                at[rank] = name
+            above = line
+    return {rank: tuple(o for o in range(len(dumps)) if at.get(o) != mine) for rank, mine in at.items()}
 
 
 def parted(records):
@@ -52,6 +69,14 @@ def diagnose(report):
         if left.ended == 1 and "/gloo/" not in left.last_words and "terminate called" not in left.last_words:
             return ["raised", rank]
     return ["skipped", inside.index(False)] if any(inside) else ["forked", -1]
+
+
+def diagnose_by_most_named(report):
+    """The rank that most others say runs something else: only its fingerprint may be garbled, never its number."""
+    named = [re.search(r"but Rank (\d+) is running", left.said) for left in report]
+    if all(named):
+        return "differed", Counter(int(found[1]) for found in named).most_common(1)[0][0]
+    return diagnose(report)
 
 
 def in_one_bucket(model, batches, lr):
@@ -97,8 +122,10 @@ def with_an_optimizer(model, batches, lr):
     ("name", "fn"),
     [
         ("who_waits", who_waits),
+        ("who_waits", waits_by_a_list_of_names),
         ("parted", parted),
         ("diagnose", diagnose),
+        ("diagnose", diagnose_by_most_named),
         ("train_uneven", in_one_bucket),
         ("train_uneven", with_an_optimizer),
     ],
@@ -108,3 +135,41 @@ def test_another_way_passes(name, fn, seed):
     exercise = find(name)
     found = verdict(fn, exercise, generator=generator_for(exercise, seed), time_limit_s=60.0)
     assert found.status == "passed", found.message
+
+
+def _said(name, fn):
+    """The message of a failed check, by label."""
+    exercise = find(name)
+    found = verdict(fn, exercise, generator=generator_for(exercise, 0), time_limit_s=60.0)
+    assert found.status == "failed"
+    return dict(line.split(maxsplit=1) for line in found.message.splitlines()[1:])
+
+
+def test_the_ranks_are_shown_as_returned_and_where_the_misread_one_stands():
+    said = _said("who_waits", lambda dumps: {r: [] for r in who_waits(dumps)})
+    assert said["returned"] == "{0: [], 1: []}"
+    assert said["expected"] == "{0: [1], 1: []}"
+    assert re.search(
+        r'Rank 0: .*File "…/torch/distributed/distributed_c10d.py", line \d+ in all_reduce', said["likely"]
+    )
+
+
+def test_a_number_that_is_wrong_is_told_with_what_the_ranks_called():
+    said = _said("parted", lambda _: (1, [0]))
+    assert said["returned"] == "(1, [0])"
+    assert re.search(r"At \d: ranks \[\d, \d\] \w+:\w+ \[\[\d, \d\]\]; ranks \[\d\] nothing\.", said["likely"])
+
+
+def test_the_report_that_failed_can_be_had_again():
+    said = _said("diagnose", lambda _: ("skipped", -1))
+    cause, seed = re.fullmatch(r"diagnose\(report=reports\.practice\('(\w+)', seed=(\d+)\)\)", said["call"]).groups()
+    assert said["expected"] == f"('{cause}', {reports.rank_at_fault(cause, int(seed))})"
+
+
+@pytest.mark.parametrize(("cause", "mistaken"), UNEVEN_MISTAKES)
+def test_each_mistake_of_an_uneven_loop_is_told_from_the_right_one(cause, mistaken):
+    sizes = [[2, 3], [6, 7, 8], []]
+    right = trained(train_uneven, 3, sizes)
+    assert same_training(trained(OneProcess(), 3, sizes), right) is None
+    told = same_training(trained(mistaken, 3, sizes), right)
+    assert re.match(r"After step [12] of 3 a weight of rank 0 is off by ", told), (cause, told)

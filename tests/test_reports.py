@@ -13,8 +13,10 @@ import torch.distributed as dist
 
 from labkit.aftermath import left_by
 from labkit.checks import reports
-from labkit.checks.uneven import alone, drawn, on_ranks, train_uneven
-from labkit.checks.waiting import diagnose, parted, who_waits
+from labkit.checks.diagnosis import diagnose
+from labkit.checks.parting import parted
+from labkit.checks.uneven import LR, OneProcess, drawn, fresh, loss_of, on_ranks, train_uneven, weights_of
+from labkit.checks.waiting import who_waits
 
 
 def _skips():
@@ -119,11 +121,51 @@ def test_readers_agree_on_a_real_fault():
         assert parted([left.record for left in report]) == (1, [1])
 
 
+class _Large:
+    """An object that takes a while to pack."""
+
+    def __init__(self):
+        self.parts = [(i, str(i)) for i in range(3_000_000)]
+
+
+def _packs():
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, _Large() if dist.get_rank() == 1 else None)
+
+
+@pytest.mark.slow
+def test_a_rank_that_packs_an_object_is_at_work():
+    report = left_by(_packs, 3, timeout_s=20, look_s=2.2)
+    inner = [re.search(r"first\):\n.* in (\w+)", left.stood.split("\n\n")[-1]) for left in report]
+    if inner[1] is None or inner[1][1] != "_object_to_tensor":
+        pytest.skip("it was not packing when the launcher looked")
+    assert who_waits([left.stood for left in report]) == {0: [1], 2: [1]}
+
+
+def test_practice_tells_the_rank_on_request_and_the_causes():
+    assert reports.practice("uneven", 3)[reports.rank_at_fault("uneven", 3)].ended == 0
+    assert reports.rank_at_fault("port", 3) == -1
+    with pytest.raises(ValueError, match="none of the causes: skipped, differed"):
+        reports.practice("unven")
+
+
+def _with_all_samples(ranks):
+    """The weights when one process trains on the samples of all ranks, put together, in each step."""
+    model = fresh()
+    for step in range(max(map(len, ranks))):
+        batch = tuple(torch.cat([mine[step][i] for mine in ranks if step < len(mine)]) for i in range(2))
+        model.zero_grad()
+        (loss_of(model, batch) / len(batch[0])).backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight -= LR * weight.grad
+    return weights_of(model)
+
+
 @pytest.mark.parametrize("sizes", [[[3, 5], [4]], [[2], [], [3, 3, 3]], [[], []]])
 def test_uneven_ranks_equal_one_process(sizes):
-    found = on_ranks(train_uneven, 11, sizes)
-    if not any(sizes):
-        assert [used for _, used, _ in found] == [0, 0]
-        return
-    weights, used = alone(drawn(11, sizes))
-    assert all(torch.allclose(mine, weights, atol=1e-6) and n == used for mine, n, _ in found)
+    weights = _with_all_samples(drawn(11, sizes))
+    assert torch.allclose(OneProcess()(drawn(11, sizes))[-1], weights, atol=1e-6)
+    for path, used, _ in on_ranks(train_uneven, 11, sizes):
+        assert torch.allclose(path[-1], weights, atol=1e-6)
+        assert used == sum(map(sum, sizes))

@@ -51,13 +51,19 @@ CUDA = (
     "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
     "'spawn' start method"
 )
-_OWN_ERRORS = (
+OWN_ERRORS = (
     "ValueError: a batch of {n} pictures, and {n} labels too few",
     "KeyError: 'label_{n}'",
     "ConnectionError: the data server closed the connection (port {n})",
     "TimeoutError: shard {n} timed out after 30 s, timed out waiting for the disk",
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {n}.00 MiB.",
     "FileNotFoundError: [Errno 2] No such file or directory: 'shard-{n}.bin'",
+    "RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x{n} and 512x10)",
+    "RuntimeError: Connection reset by peer while downloading part {n}. Check the logs of the data server",
+    "ValueError: backend 'gloo{n}' is none of gloo, nccl, mpi",
+    # What torch says of an argument before anything is sent: the traceback ends in distributed_c10d.py.
+    "TypeError: Invalid function argument. Expected parameter `tensor` of type torch.Tensor\n"
+    "             but got <class 'float'> instead.",
 )
 _WORK = (("data.py", "read_shard"), ("evaluate.py", "validate"), ("save.py", "write_checkpoint"), ("log.py", "flush"))
 _BENEATH = {
@@ -187,8 +193,8 @@ def _killed(scene: Scene) -> list[Left]:
 
 
 def _raised(scene: Scene) -> list[Left]:
-    own = scene.dice.choice(_OWN_ERRORS).format(n=scene.dice.randint(2, 4000))
-    one = Left(ended=1, said=traceback(scene, own))
+    own = scene.dice.choice(OWN_ERRORS).format(n=scene.dice.randint(2, 4000))
+    one = Left(ended=1, said=traceback(scene, own, "_check_single_tensor" if "torch.Tensor" in own else ""))
     return _with(scene, [_echo(scene) for _ in scene.others()], one)
 
 
@@ -233,17 +239,27 @@ def _port(scene: Scene) -> list[Left]:
 _MAKERS = (_skipped, _differed, _uneven, _forked, _port, _killed, _raised)
 
 
-def made_up(cause: str, dice: random.Random, *, launcher: str = "") -> tuple[list[Left], int]:
-    """A report of a fault, and the rank at fault; -1 where the fault is not one rank's."""
+def made_up(cause: str, dice: random.Random) -> tuple[list[Left], int]:
+    """A report of a fault, and the rank at fault; -1 where the fault is not one rank's. ValueError: no such cause."""
+    if cause not in CAUSES:
+        raise ValueError(f"{cause!r} is none of the causes: {', '.join(CAUSES)}.")
     drawn = scene(dice)
-    drawn.launcher = launcher or drawn.launcher
     report = dict(zip(CAUSES, _MAKERS, strict=True))[cause](drawn)
     return report, -1 if cause in ("forked", "port") else drawn.at_fault
 
 
+def _practised(cause: str, seed: int) -> tuple[list[Left], int]:
+    return made_up(cause, random.Random(f"practice {cause} {seed}"))
+
+
 def practice(cause: str, seed: int = 0) -> list[Left]:
-    """A report of a fault to look at, such as those that the check asks about."""
-    return made_up(cause, random.Random(f"practice {cause} {seed}"))[0]
+    """A report of a fault to look at; the check asks about such reports, and names their seeds."""
+    return _practised(cause, seed)[0]
+
+
+def rank_at_fault(cause: str, seed: int = 0) -> int:
+    """Which rank is at fault in the report that `practice` gives; -1 where the fault is not one rank's."""
+    return _practised(cause, seed)[1]
 
 
 def dice_from(rng: torch.Generator) -> random.Random:

@@ -2,12 +2,14 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from labkit.checks.shown import Shown
 from labkit.ranks import RankError, counting, run_ranks
 
 Batch = tuple[Float[Tensor, "_ 3"], Float[Tensor, "_ 1"]]
@@ -54,30 +56,83 @@ def drawn(seed: int, sizes: Sequence[Sequence[int]]) -> list[list[Batch]]:
     return [[draw(n) for n in mine] for mine in sizes]
 
 
-def alone(ranks: Sequence[Sequence[Batch]]) -> tuple[Float[Tensor, " N"], int]:
-    """Weights and number of samples when one process trains on what all ranks together have in each step."""
-    model, used = fresh(), 0
-    for step in range(max(map(len, ranks))):
-        x, y = (torch.cat([mine[step][i] for mine in ranks if step < len(mine)]) for i in range(2))
-        model.zero_grad()
-        (loss_of(model, (x, y)) / len(x)).backward()
-        used += len(x)
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight -= LR * weight.grad
-    return nn.utils.parameters_to_vector(model.parameters()).detach(), used
+@dataclass(frozen=True, kw_only=True)
+class OneProcess:
+    """Training by one process on what all ranks have in each step: rightly, or with a mistake.
+
+    reset: gradients begin at zero in each step. in_place: where they do not, sums over ranks are kept, not own ones.
+    mean: each rank's loss is the mean over its batch. divide: the sum over ranks is divided by the `samples`, the
+    `ranks`, those `left` in this step, or `nothing`.
+    """
+
+    reset: bool = True
+    in_place: bool = False
+    mean: bool = False
+    divide: str = "samples"
+
+    def __call__(self, ranks: Sequence[Sequence[Batch]]) -> list[Float[Tensor, " N"]]:
+        """The weights before the first step and after each."""
+        model = fresh()
+        path, kept = [weights_of(model)], [torch.zeros(())] * len(ranks)
+        for step in range(max(map(len, ranks))):
+            sizes = [len(mine[step][0]) for mine in ranks if step < len(mine)]
+            own = [self._gradient(model, mine[step : step + 1]) for mine in ranks]
+            kept = own if self.reset else [old + new for old, new in zip(kept, own, strict=True)]
+            total = sum(kept)
+            kept = [total] * len(ranks) if self.in_place else kept
+            by = {"samples": sum(sizes), "ranks": len(ranks), "left": len(sizes), "nothing": 1}[self.divide]
+            path.append(path[-1] - LR * total / by)
+            nn.utils.vector_to_parameters(path[-1], model.parameters())
+        return path
+
+    def _gradient(self, model: nn.Module, batches: Sequence[Batch]) -> Float[Tensor, " N"]:
+        """The gradient of one batch, or of none."""
+        model.zero_grad(set_to_none=False)
+        for batch in batches:
+            (loss_of(model, batch) / (len(batch[0]) if self.mean else 1)).backward()
+        grads = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in model.parameters()]
+        return nn.utils.parameters_to_vector(grads).clone()
+
+
+def weights_of(model: nn.Module) -> Float[Tensor, " N"]:
+    """A copy of all weights, in one vector."""
+    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+
+
+_MEANS = (
+    "The mean over all samples is not the mean of the ranks' means, by which a small batch weighs as much as a large"
+)
+UNEVEN_MISTAKES = (
+    ("Gradients add up from step to step: set them to zero before each one.", OneProcess(reset=False)),
+    ("Gradients add up from step to step: set them to zero before each one.", OneProcess(reset=False, in_place=True)),
+    (
+        "It divides twice: `mean()` has divided by the size of the batch. Add up squared errors, with `sum()`.",
+        OneProcess(mean=True),
+    ),
+    (
+        f"{_MEANS} (so does DDP under `join`), and ranks without a batch do not count. Divide by the samples.",
+        OneProcess(mean=True, divide="ranks"),
+    ),
+    (f"{_MEANS} (so does DDP under `join`). Divide by the samples.", OneProcess(mean=True, divide="left")),
+    ("Sums are not divided: divide the summed gradient by the summed number of samples.", OneProcess(divide="nothing")),
+    (
+        "The sum is divided by the number of ranks: divide it by the summed number of samples.",
+        OneProcess(divide="ranks"),
+    ),
+)
 
 
 def _train(fn: Callable, seed: int, sizes: Sequence[Sequence[int]]) -> tuple:
-    """What a rank does: train on its own batches."""
-    model, mine = fresh(), drawn(seed, sizes)[dist.get_rank()]
+    """What a rank does: train on its own batches. The weights before each forward pass tell the step."""
+    model, mine, path = fresh(), drawn(seed, sizes)[dist.get_rank()], []
+    model.register_forward_pre_hook(lambda *_: path.append(weights_of(model)))
     with counting() as counted:
         used = fn(model, mine, LR)
-    return nn.utils.parameters_to_vector(model.parameters()).detach(), used, counted.n_bytes
+    return [*path, weights_of(model)], used, counted.n_bytes
 
 
 def on_ranks(fn: Callable, seed: int, sizes: Sequence[Sequence[int]]) -> list[tuple]:
-    """What fn leaves on each rank: weights, what it returns, and the bytes that it handed to collectives."""
+    """What fn leaves on each rank: its path of weights, what it returns, the bytes that it handed to collectives."""
     try:
         return run_ranks(_train, len(sizes), fn, seed, sizes, devices="cpu", timeout_s=TIMEOUT_S)
     except RankError as error:
@@ -88,11 +143,18 @@ def on_ranks(fn: Callable, seed: int, sizes: Sequence[Sequence[int]]) -> list[tu
 
 def trained(fn: Callable, seed: int, sizes: list[list[int]]) -> dict:
     """How train_uneven is used: on real ranks, each with its own number of batches. The reference has one process."""
-    if fn is train_uneven:
-        weights, used = alone(drawn(seed, sizes))
-        return {"samples": [used] * len(sizes), "weights": [weights] * len(sizes)}
-    ranks = on_ranks(fn, seed, sizes)
-    return {"samples": [used for _, used, _ in ranks], "weights": [weights for weights, _, _ in ranks]}
+    fn = OneProcess() if fn is train_uneven else fn
+    if isinstance(fn, OneProcess):
+        path = fn(drawn(seed, sizes))
+        ranks = [(path, sum(map(sum, sizes)), 0)] * len(sizes)
+    else:
+        ranks = on_ranks(fn, seed, sizes)
+    return {"samples": [used for _, used, _ in ranks], "weights": [_in_short(path) for path, _, _ in ranks]}
+
+
+def _in_short(path: list[Tensor]) -> Shown:
+    """The first two of the weights at the end; it stands for the whole path."""
+    return Shown.of(f"[{path[-1][0]:.4f}, {path[-1][1]:.4f}, ...]", path)
 
 
 def uneven_cases(rng: torch.Generator) -> Sequence[tuple]:
@@ -110,12 +172,34 @@ def same_training(got: dict, expected: dict) -> str | None:
         return (
             "Each rank returns how many samples all ranks together have used, and none may be left out or used twice."
         )
-    pairs = list(zip(got["weights"], expected["weights"], strict=True))
-    if all(torch.allclose(mine, right, rtol=1e-4, atol=1e-5) for mine, right in pairs):
+    paths, right = [shown.about for shown in got["weights"]], expected["weights"][0].about
+    if all(_near(path[-1], right[-1]) for path in paths):
         return None
-    if not all(torch.allclose(mine, got["weights"][0], rtol=1e-4, atol=1e-5) for mine, _ in pairs):
-        return "The ranks end with different weights: all must take part in every step, those without a batch too."
-    return "In each step, add up gradients and samples over all ranks, and divide one by the other."
+    off = f"{_where_off(paths, right)} " if len(right) > 1 else ""
+    if not all(_near(path[-1], paths[0][-1]) for path in paths):
+        cause = "The ranks end with different weights: all must take part in every step, those without a batch too."
+        return off + cause
+    return f"{off}In each step, add up gradients and samples over all ranks, and divide one by the other."
+
+
+def _near(mine: Tensor, right: Tensor) -> bool:
+    """Whether weights are equal but for rounding."""
+    return torch.allclose(mine, right, rtol=1e-4, atol=1e-5)
+
+
+def _where_off(paths: Sequence[list[Tensor]], right: list[Tensor]) -> str:
+    """The first step after which a rank's weights are wrong, as far as its forward passes show; otherwise the end."""
+    seen = [
+        (step, rank)
+        for rank, path in enumerate(paths)
+        for step, weights in enumerate(path[: min(len(path) - 1, len(right))])
+        if not _near(weights, right[step])
+    ]
+    seen += [(len(right) - 1, rank) for rank, path in enumerate(paths) if not _near(path[-1], right[-1])]
+    step, rank = min(seen)
+    mine = paths[rank][step] if step < len(paths[rank]) - 1 else paths[rank][-1]
+    off = float((mine - right[step]).abs().max())
+    return f"After step {step} of {len(right) - 1} a weight of rank {rank} is off by {off:.1g}."
 
 
 def few_bytes(fn: Callable) -> str | None:

@@ -32,8 +32,9 @@ def _waits(finds, others=lambda mine, other: mine != other):
     return fn
 
 
-def _any_thread(dump):
-    return next((line.split()[-1] for line in _threads(dump) if "distributed_c10d.py" in line), None)
+def _any_thread(dump, helpers=False, file="distributed_c10d.py"):
+    names = [line.split()[-1] for line in _threads(dump) if file in line]
+    return next((name for name in names if helpers or not name.startswith("_")), None)
 
 
 def _first_thread(dump):
@@ -49,6 +50,14 @@ def _with_quotes(dump):
     return next((line.split(" in ")[0] for line in _threads(dump) if "distributed_c10d.py" in line), None)
 
 
+def _helpers_too(dump):
+    return _any_thread(dump, helpers=True)
+
+
+def _torch_files(dump):
+    return _any_thread(dump, file="torch/")
+
+
 def lists_the_culprits(dumps):
     return [rank for rank, dump in enumerate(dumps) if not _any_thread(dump)]
 
@@ -57,16 +66,14 @@ def forgets_the_return(dumps):
     _waits(_any_thread)(dumps)
 
 
-def _parted(*, p2p=False, first=None, sizes=True, last=False, minority=True, short=False):
+def _parted(
+    *, p2p=False, first=None, sizes=True, state=False, last=False, minority=True, short=False, nothing="counts"
+):
+    keys = ["profiling_name", *["input_sizes"] * sizes, *["state"] * state]
+
     def fn(records):
         called = [
-            {e["collective_seq_id"]: (e["profiling_name"], e["input_sizes"] if sizes else None) for e in record}
-            if p2p
-            else {
-                e["collective_seq_id"]: (e["profiling_name"], e["input_sizes"] if sizes else None)
-                for e in record
-                if not e["is_p2p"]
-            }
+            {e["collective_seq_id"]: [e[key] for key in keys] for e in record if p2p or not e["is_p2p"]}
             for record in records
         ]
         begins = [min(each, default=1) for each in called]
@@ -75,8 +82,9 @@ def _parted(*, p2p=False, first=None, sizes=True, last=False, minority=True, sho
         found = 0, []
         for number in range(start, (min(ends) if short else max(ends)) + 1):
             at = [each.get(number) for each in called]
-            usual = max(at, key=at.count) if minority else at[0]
-            apart = [rank for rank, each in enumerate(at) if each != usual]
+            voting = at if nothing == "counts" else [each for each in at if each]
+            usual = max(voting, key=voting.count) if minority else at[0]
+            apart = [rank for rank, each in enumerate(at) if each != usual and (each or nothing != "skipped")]
             if apart and (last or not found[0]):
                 found = number, apart
         return found
@@ -136,7 +144,7 @@ def _diagnose(**changed):
                 return changed.get("zero", "uneven"), rank
         idle = [r for r, left in enumerate(report) if left.stood and "distributed_c10d.py" not in left.stood]
         if changed.get("no_fork") or len(idle) < len(report):
-            return "skipped", idle[0]
+            return "skipped", idle[0] if idle else 0
         return "forked", -1
 
     return fn
@@ -205,10 +213,11 @@ def repeats_the_last(model, batches, lr):
     return _uneven(model, mine, lr)
 
 
-def _uneven(model, batches, lr, divide="samples", sums=True, own_stop=False):
+def _uneven(model, batches, lr, divide="samples", sums=True, own_stop=False, reset=True, keeps="sums"):
     used = step = 0
     while True:
-        model.zero_grad()
+        if reset:
+            model.zero_grad()
         n = torch.zeros(())
         if step < len(batches):
             x, y = batches[step]
@@ -222,8 +231,10 @@ def _uneven(model, batches, lr, divide="samples", sums=True, own_stop=False):
             return used
         for weight in model.parameters():
             grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+            grad = grad if keeps == "sums" else grad.clone()
             dist.all_reduce(grad)
-            weight.data -= lr * grad / {"samples": n, "ranks": dist.get_world_size(), "those left": had}[divide]
+            by = {"samples": n, "ranks": dist.get_world_size(), "those left": had, "nothing": 1}[divide]
+            weight.data -= lr * grad / by
         used += int(n)
         step += 1
 
@@ -233,6 +244,20 @@ def _with(**changed):
         return _uneven(model, batches, lr, **changed)
 
     return fn
+
+
+def under_join(model, batches, lr):
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    with ddp.join(divide_by_initial_world_size=False):
+        for x, y in batches:
+            model.zero_grad()
+            ((ddp(x) - y) ** 2).mean().backward()
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight -= lr * weight.grad
+    used = torch.tensor(float(sum(len(x) for x, _ in batches)))
+    dist.all_reduce(used)
+    return int(used)
 
 
 def gathers_all_data(model, batches, lr):
@@ -275,6 +300,8 @@ WRONG = {
         ("any line of torch's file", any_line_of_torch, "the innermost line of a thread"),
         ("the first thread only", _waits(_first_thread), "several threads"),
         ("an own function of that name", _waits(_named_like_one), "the file must be torch's"),
+        ("a helper at work", _waits(_helpers_too), "A helper in torch's file is no collective.*_object_to_tensor"),
+        ("any file of torch", _waits(_torch_files), "torch has many files"),
         ("all the others", _waits(_any_thread, lambda *_: True), "stand in the same collective"),
         ("only those at work", _waits(_any_thread, lambda _, other: other is None), "another collective does not come"),
         ("compares lines, not collectives", _waits(_with_quotes), "wrong result"),
@@ -289,13 +316,16 @@ WRONG = {
         ("the last difference", _parted(last=True), "wrong result"),
         ("against rank 0", _parted(minority=False), "wrong result"),
         ("as far as the shortest", _parted(short=True), "wrong result"),
+        ("compares the state too", _parted(state=True), "`state` says only how far"),
+        ("nothing has no vote", _parted(nothing="no vote"), "To have called nothing counts too"),
+        ("nothing is skipped", _parted(nothing="skipped"), "To have called nothing counts too"),
         ("by place in the list", by_place, "wrong result"),
         ("by state", by_state, "wrong result"),
         ("the shortest record", the_shortest, "wrong result"),
     ],
     "13.3": [
         ("one answer for all", says_one_thing, "This one is `differed`|the rank is not"),
-        ("believes the loudest", by_the_loudest, "This one is"),
+        ("believes the loudest", by_the_loudest, "This one is|the rank is not"),
         ("popen_fork is proof", _diagnose(popen=True), "This one is"),
         ("no CUDA", _diagnose(no_cuda=True), "This one is `forked`"),
         ("believes what ranks say of others", _diagnose(believes_others=True), "odd one out"),
@@ -304,6 +334,24 @@ WRONG = {
         ("SIGTERM is a kill", _diagnose(own_signals=(-6,)), "This one is"),
         ("only SIGKILL is", _diagnose(own_signals=(-6, -7, -11, -15)), "This one is|raised"),
         ("echoes by their words", _diagnose(echo=("imed out", "onnection")), "This one is|raised"),
+        ("echoes are RuntimeErrors", _diagnose(echo=("RuntimeError",)), "This one is `raised`|the rank is not"),
+        ("echoes say gloo", _diagnose(echo=("gloo",)), "This one is `raised`|the rank is not"),
+        (
+            "echoes come from a collective",
+            _diagnose(echo=("distributed_c10d.py",)),
+            "This one is `raised`|the rank is not",
+        ),
+        (
+            "echoes say by peer or waiting",
+            _diagnose(echo=("by peer", "Timed out")),
+            "This one is `raised`|the rank is not",
+        ),
+        (
+            "echoes ask for logs",
+            _diagnose(echo=("Check the logs", "Timed out")),
+            "This one is `raised`|the rank is not",
+        ),
+        ("nobody has the port", _diagnose(port_rank=None), "not one rank's, the rank is -1"),
         ("0 is a skip", _diagnose(zero="skipped"), "This one is `uneven`"),
         ("a fork is a skip", _diagnose(no_fork=True), "This one is `forked`"),
         ("rank 0 has the port", _diagnose(port_rank=0), "the rank is not"),
@@ -316,9 +364,14 @@ WRONG = {
         ("each rank alone", alone, "different weights"),
         ("as far as the shortest", as_far_as_the_shortest, "none may be left out"),
         ("repeats the last batch", repeats_the_last, "none may be left out"),
-        ("divides by the ranks", _with(divide="ranks", sums=False), "divide one by the other"),
-        ("divides by those left", _with(divide="those left", sums=False), "divide one by the other"),
-        ("sums without dividing", _with(divide="ranks"), "divide one by the other"),
+        ("divides by the ranks", _with(divide="ranks", sums=False), "the mean of the ranks' means"),
+        ("divides by those left", _with(divide="those left", sums=False), "the mean of the ranks' means"),
+        ("under join", under_join, "the mean of the ranks' means.*so does DDP under `join`"),
+        ("sums, divided by the ranks", _with(divide="ranks"), "divided by the number of ranks"),
+        ("sums without dividing", _with(divide="nothing"), "Sums are not divided"),
+        ("divides twice", _with(sums=False), "It divides twice"),
+        ("keeps the sums of gradients", _with(reset=False), "Gradients add up from step to step|After step"),
+        ("keeps its own gradients", _with(reset=False, keeps="own"), "Gradients add up from step to step"),
         ("gathers all data", gathers_all_data, "not in the way asked for.*|Batches stay"),
         ("counts its own", counts_its_own, "Each rank returns"),
         ("forgets that grad is None", forgets_the_grad, "raised RankError"),
