@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from labkit.checker import Exercise, close
 from labkit.checks.buckets import ddp_cause, drive_ddp, in_buckets
 from labkit.checks.replicas import Ddp, in_ranks, trusted
-from labkit.checks.shares import alike_everywhere, drive_share, my_share, share_cases, share_cause
+from labkit.checks.shares import drive_share, my_share, share_cases, share_cause
 from labkit.checks.tokens import TOKEN_MISTAKES, drive_tokens, one_at_a_time, token_mean_backward
 from labkit.ranks import counting
 
@@ -113,7 +113,6 @@ EXERCISES = (
         reference=my_share,
         compare=share_cause,
         drive=drive_share,
-        mechanism=alike_everywhere,
         points=2,
         hints=(
             "All ranks draw one order, from a generator that knows the seed and the epoch; each takes its part of it.",

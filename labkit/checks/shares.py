@@ -1,11 +1,9 @@
 """A rank's share of the data, for lesson 12: the trusted form, and how a learner's is looked at."""
 
-import json
+import os
 import random
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 
 import numpy as np
@@ -46,10 +44,9 @@ def _share(fn: Callable, n: int, rank: int, world_size: int, epoch: int, seed: i
 
     Those may have been thrown, as type checkers do; but of ranks that are apart, none may have set them alike.
     """
-    for sown in (torch.manual_seed, random.seed, np.random.seed):
-        sown(100 * rank + epoch)  # ranks are different programs, with dice of their own
-    before = torch.get_rng_state()
-    share = fn(n, rank, world_size, epoch, seed)
+    with _as_program(fn, rank, epoch):
+        before = torch.get_rng_state()
+        share = fn(n, rank, world_size, epoch, seed)
     if not isinstance(share, list) or not all(type(each) is int for each in share):
         share = "no list of whole numbers"
     elif not torch.equal(before, torch.get_rng_state()):
@@ -66,42 +63,23 @@ def _unshuffled(one: Sequence[list[int]], others: Sequence[Sequence[list[int]]])
     return all(each == sorted(each) for each in one) or any(2 * len(pairs & near(each)) > len(pairs) for each in others)
 
 
-_ASKED = """
-import json, pickle, sys
-sys.path[:] = json.loads(sys.argv[1])
-share = pickle.load(sys.stdin.buffer)(30, 0, 2, 1, 3)
-print(chr(10) + json.dumps(share))
-"""
-
-
-def alike_everywhere(fn: Callable) -> str | None:
-    """None where two fresh programs deal the share that this one deals; a function that they cannot have is let be."""
+@contextmanager
+def _as_program(fn: Callable, rank: int, epoch: int) -> Iterator[None]:
+    """A block in which fn finds what differs between programs to be a rank's own: dice, process, hash of a text."""
+    for sown in (torch.manual_seed, random.seed, np.random.seed):
+        sown(100 * rank + epoch)
+    is_text = lambda value: isinstance(value, (str, bytes)) or isinstance(value, tuple) and any(map(is_text, value))
+    space, process = getattr(fn, "__globals__", {}), os.getpid
+    own_hash = "hash" not in space
+    if own_hash:
+        space["hash"] = lambda value: hash((rank, value) if is_text(value) else value)
+    os.getpid = lambda: process() + rank
     try:
-        import cloudpickle
-
-        packed = cloudpickle.dumps(fn)
-    except Exception:
-        return None
-    command = [sys.executable, "-R", "-c", _ASKED, json.dumps(sys.path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    programs = [subprocess.Popen(command, **pipes) for _ in range(2)]
-    try:
-        for each in programs:
-            with suppress(OSError), each.stdin as given:
-                given.write(packed)
-        said = [each.stdout.read().decode(errors="replace") for each in programs]
+        yield
     finally:
-        for each in programs:
-            each.kill()
-            each.stdout.close()
-            each.wait()
-    here = json.dumps(fn(30, 0, 2, 1, 3))
-    if all(text.splitlines()[-1:] in ([here], []) for text in said):
-        return None
-    return (
-        "Called alike in a fresh program, it deals another share. Ranks are programs of their own: the seed must not "
-        "hang on what differs between them, such as hash() of a text, the time or the number of the process."
-    )
+        os.getpid = process
+        if own_hash:
+            space.pop("hash", None)
 
 
 def _dealt_wrongly(shares: Sequence[list[int]], n: int) -> str:
@@ -123,8 +101,9 @@ _CAUSES = {
     "np.random.seed) here would give the dropout of all ranks the same dice, and without any seed every rank shuffles "
     "in an order of its own.",
     "examples that are not there": "The examples are numbered from 0 to n - 1.",
-    "an example dealt twice": "Ranks must shuffle alike, so with a seed that does not hang on the rank, from a "
-    "torch.Generator() of your own; and nothing is padded: order[rank::world_size] of one order.",
+    "an example dealt twice": "Ranks must shuffle alike, so with a seed that does not hang on the rank, nor "
+    "on what else differs between programs, such as hash() of a text: a torch.Generator() of your own. And nothing is "
+    "padded: order[rank::world_size] of one order.",
     "an example dealt to nobody": "Where n is no multiple of world_size, some ranks get one more: cut nothing off.",
     "sizes differ by more than one": "Deal one at a time, order[rank::world_size]: the rest must not fall on one rank.",
     "the same order in each epoch": "The epoch must change the seed: seed + epoch.",
