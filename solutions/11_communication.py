@@ -203,10 +203,10 @@ claim(
 reveal("sent", max(sent[4]) / 1e6)
 
 # %% [markdown]
-# 2 (R-1)/R: with two ranks once the vector, with a thousand nearly twice, and never more. (To the byte where R divides
-# the vector; otherwise chunks differ by a number, and so do ranks.) That is why *data-parallel* training, each rank
-# with the whole network and a part of the batch, scales at all. No scheme of messages between ranks can make the
-# busiest rank send less (Patarasuk and Yuan). Everybody-to-everybody grows with R.
+# 2 (R-1)/R: with two ranks once the vector, with a thousand nearly twice, and never more. (Where R does not divide the
+# vector, some chunks are one number longer, and some ranks send that much more.) That is why *data-parallel* training,
+# each rank with the whole network and a part of the batch, scales at all. No scheme of messages between ranks can make
+# the busiest rank send less (Patarasuk and Yuan). Everybody-to-everybody grows with R.
 
 # %% [markdown]
 # ## Measure
