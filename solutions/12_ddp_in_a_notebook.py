@@ -676,11 +676,11 @@ def hooked(model, note):
 def watched(overlap, width=768 if FULL else 64):
     """Spans of the third step of rank 0: its backward pass layer by layer, and its messages."""
     model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(6)))
-    now, there, sent = time.perf_counter, [], []
+    now, there, sent, notes = time.perf_counter, [], [], []
 
     def note(message):
         since = now()
-        message.get_future().then(lambda _: sent.append((since, now())))
+        notes.append(message.get_future().then(lambda _: sent.append((since, now()))))
 
     for p in model.parameters():
         p.register_post_accumulate_grad_hook(lambda _: there.append(now()))
@@ -691,6 +691,7 @@ def watched(overlap, width=768 if FULL else 64):
         there.append(now())
         loss.backward()
         wait()
+        torch.futures.wait_all(notes)  # a message is back before its note is written
     return spans(there, sent)
 
 
@@ -929,8 +930,8 @@ claim(
 # ## Exercises
 #
 # Four pieces of a training run on many devices: its data, its evaluation, its loss, its gradients. Where you have not
-# built one yet, the cells after it use the course's own. The checks run your code in real ranks, and `my_share`, which
-# sends nothing, in fresh programs.
+# built one yet, the cells after it use the course's own. The checks run your code in real ranks; only `my_share`, which
+# sends nothing, is called for one rank after the other, each with dice of its own.
 
 # %% [markdown]
 # ### Exercise 12.1 · A rank's share (10 min, easy)

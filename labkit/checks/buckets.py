@@ -194,7 +194,6 @@ def _looked_at(ddp_class: Callable, bucket_bytes: int, folder: str) -> dict:
             ddp.wait()
         items.append(_n_items(vars(ddp)))
     return {
-        **_staggered(ddp, model, folder, _BLOCKED_S),
         "piles_up": items[0] < items[1] < items[2],
         "silent": silent.n_calls,
         "sizes": [event.n_bytes for event in c.events],
@@ -203,6 +202,7 @@ def _looked_at(ddp_class: Callable, bucket_bytes: int, folder: str) -> dict:
         "kept": kept,
         "gradients": sum(p.nbytes for p in trainable),
         "groups": [sum(p.nbytes for p in params) for params in in_groups(model, bucket_bytes)],
+        **_staggered(ddp, model, folder, _BLOCKED_S),  # last, for it has a backward pass of its own
     }
 
 

@@ -219,7 +219,7 @@ def _reduce(model, divisor):
 
 
 def _count(batches):
-    return sum((targets != -100).sum() for _, targets in batches).double()
+    return torch.as_tensor(sum((targets != -100).sum() for _, targets in batches)).double()
 
 
 def averages_batches(model, micro_batches):
@@ -318,26 +318,15 @@ def gathers_all_batches(model, micro_batches):
     return float(total / _count(batches))
 
 
-def sends_gradients_twice(model, micro_batches):
+def never_has_none(model, micro_batches):
     both = torch.stack([_summed(model, micro_batches), _count(micro_batches)])
     dist.all_reduce(both)
     _reduce(model, both[1])
-    _reduce(model, dist.get_world_size())
     return float(both[0] / both[1])
-
-
-def never_has_none(model, micro_batches):
-    both = torch.stack([_summed(model, micro_batches), torch.as_tensor(_count(micro_batches or [_NONE]))])
-    dist.all_reduce(both)
-    _reduce(model, both[1])
-    return float(both[0] / both[1])
-
-
-_NONE = (torch.zeros(0), torch.full((1, 1), -100))
 
 
 def skips_where_it_has_none(model, micro_batches):
-    both = torch.stack([_summed(model, micro_batches), torch.as_tensor(_count(micro_batches or [_NONE]))])
+    both = torch.stack([_summed(model, micro_batches), _count(micro_batches)])
     dist.all_reduce(both)
     for p in model.parameters():
         if p.grad is None:
@@ -354,6 +343,12 @@ def _right_from(model, total, n_tokens):
         p.grad = torch.zeros_like(p) if p.grad is None else p.grad
     _reduce(model, both[1])
     return float(both[0] / both[1])
+
+
+def sends_gradients_twice(model, micro_batches):
+    loss = _right_from(model, _summed(model, micro_batches), _count(micro_batches))
+    _reduce(model, dist.get_world_size())
+    return loss
 
 
 def all_in_one_batch(model, micro_batches):
