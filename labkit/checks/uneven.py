@@ -99,9 +99,7 @@ def weights_of(model: nn.Module) -> Float[Tensor, " N"]:
     return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
 
 
-_MEANS = (
-    "The mean over all samples is not the mean of the ranks' means, by which a small batch weighs as much as a large"
-)
+_MEANS = "The mean over all samples is not the mean of means, in which a small batch weighs as much as a large one"
 UNEVEN_MISTAKES = (
     ("Gradients add up from step to step: set them to zero before each one.", OneProcess(reset=False)),
     ("Gradients add up from step to step: set them to zero before each one.", OneProcess(reset=False, in_place=True)),
@@ -110,10 +108,10 @@ UNEVEN_MISTAKES = (
         OneProcess(mean=True),
     ),
     (
-        f"{_MEANS} (so does DDP under `join`), and ranks without a batch do not count. Divide by the samples.",
+        f"{_MEANS} (as with DDP under `join`), and one without a batch counts. Divide by the samples.",
         OneProcess(mean=True, divide="ranks"),
     ),
-    (f"{_MEANS} (so does DDP under `join`). Divide by the samples.", OneProcess(mean=True, divide="left")),
+    (f"{_MEANS} (as with DDP under `join`). Divide by the samples.", OneProcess(mean=True, divide="left")),
     ("Sums are not divided: divide the summed gradient by the summed number of samples.", OneProcess(divide="nothing")),
     (
         "The sum is divided by the number of ranks: divide it by the summed number of samples.",
