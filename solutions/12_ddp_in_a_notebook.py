@@ -81,14 +81,17 @@ predict("errors", question, default=4, low=0, high=8)
 # ### The smallest thing that runs
 #
 # Hugging Face's `accelerate` turns a loop for one process into one for many, in a few lines: make an `Accelerator`,
-# `prepare` what you have, call its `backward`. The data are the printed characters of lesson 01, in double precision,
-# so that rounding stays far below whatever is looked at here.
+# `prepare` what you have, call its `backward`. First, is it installed here?
 
 # %%
 ACCELERATE = find_spec("accelerate") is not None
 if not ACCELERATE:
     print("accelerate is not installed here: %pip install accelerate, then restart the kernel.")
     print("Without it the rest of the lesson runs, and the two claims about it stay undecided.")
+
+# %% [markdown]
+# The data are the printed characters of lesson 01, in double precision, so that rounding stays far below whatever is
+# looked at here. A step's batch is that of all ranks together.
 
 # %%
 pictures = glyphs.load("train", size=24)
@@ -169,9 +172,10 @@ table(["without a GPU", "steps of a rank", "ranks agree", "bytes sent"], rows, v
 # then shows that.) Two things tell: do the ranks agree, and were bytes sent?
 
 # %%
+found = [(row[2], row[3] == "0") for row in rows]
 claim(
     "without a GPU, Accelerator() trains every rank alone, and says nothing; cpu=True cures it",
-    holds=[(row[2], row[3] == "0") for row in rows] == [("no", True), ("yes", False)] if ACCELERATE else None,
+    holds=found == [("no", True), ("yes", False)] if ACCELERATE else None,
     tier="accelerate",
     evidence=f"ranks agree: {agree}; bytes sent: {[row[3] for row in rows]}",
 )
@@ -823,8 +827,7 @@ record("12", "a step, in ms", {name: 1e3 * each for name, each in step_s.items()
 # Against *one thread*, ranks look good, and on a CPU that comparison is wrong: one process can use all cores by itself,
 # with threads. That is the second row. On a quiet machine it is hard to beat. On a busy one it may be the worst of
 # all, since threads wait for each other in every operation, and ranks once a step. There the rows scatter by more than
-# the price of messages: silent ranks may even come out slower than those that talk. Look at the row with a call a
-# tensor, too.
+# the price of messages: silent ranks may even come out slower than those that talk.
 
 # %%
 gain = step_s["one process, all cores"] / ddp_s
@@ -1098,8 +1101,8 @@ claim(
 # `ddp.wait()`; the optimizer's step. While sync is False, gradients only add up, and nothing is sent.
 #
 # The traps: ranks start apart, in *buffers* and in weights, those that are not trained too; the sum is not the mean;
-# `p.grad = None` would cut a gradient from its bucket; a hook made in a loop sees the loop's last variable; the count
-# starts anew once a step has been waited for, and so does the list of messages.
+# `p.grad = None` would cut a gradient from its bucket; a hook made in a loop sees the loop's last variable; count and
+# list of messages start anew after each step.
 
 
 # %%
@@ -1216,12 +1219,11 @@ claim(
 # ## Further questions
 #
 # 1. Seed all ranks alike in `trained` and leave out the broadcast. Which test still notices?
-# 2. Train with Adam and without the division. How far is it off? And with gradients clipped, at a norm that both
-#    exceed, or only the sum?
+# 2. Train with Adam and without the division. How far is it off? And with clipped gradients?
 # 3. Let a group hold the first and the last layer. What becomes of the overlap?
-# 4. With two pictures a rank, how far is batch-norm off? From how many on is it below one per cent? (`x` has too few
-#    for that; take `pictures.inputs`.)
-# 5. Write `Ddp` so that a tensor without a gradient counts as zero, and nobody hangs.
+# 4. With two pictures a rank, how far is batch-norm off? With how many is it below one per cent? (Take
+#    `pictures.inputs`.)
+# 5. Write `Ddp` so that a tensor without a gradient counts as zero.
 
 # %% [markdown]
 # ## Sources

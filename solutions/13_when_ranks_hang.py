@@ -786,10 +786,10 @@ claim(
 #
 # 1. Let rank 0 alone evaluate, with an `all_reduce` in the evaluation. What do the tools say?
 # 2. Let each rank stop early by its own validation loss. How do they agree on when, with one `all_reduce`?
-# 3. Let rank 1 catch its exception and go on. What do the others say, and when?
-# 4. Take one stack dump of a rank that computes. Can you tell it from one that hangs? And with two dumps?
-# 5. On GPUs: NCCL writes flight records at a timeout. What does `torch.distributed.flight_recorder.fr_trace`, a program
-#    to be started with `python -m`, say of them?
+# 3. Let rank 1 catch its exception and go on. What do the others say?
+# 4. Take a stack dump of a rank that computes. Can you tell it from one that hangs?
+# 5. On GPUs, NCCL writes flight records at a timeout. What does `torch.distributed.flight_recorder.fr_trace` say of
+#    them?
 
 # %% [markdown]
 # ## Sources
