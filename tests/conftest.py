@@ -1,6 +1,34 @@
 """What holds for every test."""
 
 import os
+import sys
+
+import pytest
 
 # torch's profiler greets on stderr from its first start in a process on, and some tests read what was written there.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """A course of one lesson as the current folder."""
+    import fabricated
+
+    from labkit import course
+
+    monkeypatch.chdir(fabricated.course(tmp_path / "a course"))
+    return course.find("01")
+
+
+@pytest.fixture
+def labkit(monkeypatch, capsys):
+    """Runs `labkit ...` in this process; returns exit code, stdout, stderr."""
+    from labkit import cli
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["labkit", *arguments])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        return left.value.code, *capsys.readouterr()
+
+    return call

@@ -8,30 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import fabricated
 import pytest
 
 from labkit import __version__, cli, course, progress
-
-
-@pytest.fixture
-def toy(tmp_path, monkeypatch):
-    """A course of one lesson as the current folder."""
-    monkeypatch.chdir(fabricated.course(tmp_path / "a course"))
-    return course.find("01")
-
-
-@pytest.fixture
-def labkit(monkeypatch, capsys):
-    """Runs `labkit ...` in this process; returns exit code, stdout, stderr."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["labkit", *arguments])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        return left.value.code, *capsys.readouterr()
-
-    return call
 
 
 def test_help_and_version(labkit):

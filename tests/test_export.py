@@ -18,7 +18,7 @@ import nbformat
 import pytest
 from test_layers import LAYERS
 
-from labkit import build, cli, course, export, parcel, unpacking
+from labkit import build, course, export, parcel, unpacking
 
 RANKS = '''# %% [markdown]
 # # 01 · Two ranks
@@ -43,26 +43,6 @@ def work():
 # %%
 print(run_ranks(work, 2, devices="cpu"))
 '''
-
-
-@pytest.fixture
-def toy(tmp_path, monkeypatch):
-    """A course of one lesson as the current folder."""
-    monkeypatch.chdir(fabricated.course(tmp_path / "a course"))
-    return course.find("01")
-
-
-@pytest.fixture
-def labkit(monkeypatch, capsys):
-    """Runs `labkit ...` in this process; returns exit code, stdout, stderr."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["labkit", *arguments])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        return left.value.code, *capsys.readouterr()
-
-    return call
 
 
 def files_in(notebook):
