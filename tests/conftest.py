@@ -26,7 +26,7 @@ def labkit(monkeypatch, capsys):
     from labkit import cli
 
     def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["labkit", *arguments])
+        monkeypatch.setattr(sys, "argv", ["labkit", *map(str, arguments)])
         with pytest.raises(SystemExit) as left:
             cli.main()
         return left.value.code, *capsys.readouterr()

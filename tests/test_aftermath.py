@@ -1,7 +1,6 @@
 """Ranks launched plainly: what they leave behind, that each launch ends, and that nothing is left over."""
 
 import multiprocessing
-import os
 import signal
 import socket
 import sys
@@ -10,6 +9,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from rank_faults import kills, raises
 
 from labkit.aftermath import Left, left_by, show_report
 
@@ -24,18 +24,6 @@ def _skips():
     dist.broadcast(torch.ones(4), src=0)
     if dist.get_rank() == 1:
         time.sleep(60)
-    dist.all_reduce(torch.ones(4))
-
-
-def _kills():
-    if dist.get_rank() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.all_reduce(torch.ones(4))
-
-
-def _raises():
-    if dist.get_rank() == 1:
-        raise ValueError("no labels")
     dist.all_reduce(torch.ones(4))
 
 
@@ -60,7 +48,7 @@ def test_a_rank_that_skips_a_collective_stands_elsewhere():
         assert [len(left.record) for left in report] == [2, 1, 2]
 
 
-@pytest.mark.parametrize(("fn", "ended"), [(_kills, -signal.SIGKILL), (_raises, 1)])
+@pytest.mark.parametrize(("fn", "ended"), [(kills, -signal.SIGKILL), (raises, 1)])
 def test_victims_blame_the_connection(fn, ended):
     report = left_by(fn, 2)
     assert report[1].ended == ended
@@ -76,10 +64,10 @@ def test_sys_exit_ends_a_rank_as_it_ends_a_program(given, ended, said):
 
 
 def test_paths_of_this_machine_are_left_out():
-    report = left_by(_raises, 2)
+    report = left_by(raises, 2)
     assert 'File "…/torch/distributed/distributed_c10d.py"' in report[0].said
-    assert 'File "test_aftermath.py"' in report[1].said
-    assert "aftermath.py" not in report[1].said.replace("test_aftermath.py", "")
+    assert 'File "rank_faults.py"' in report[1].said
+    assert "aftermath.py" not in report[1].said
 
 
 @pytest.mark.skipif(not torch.backends.openmp.is_available(), reason="the fork hangs in OpenMP")

@@ -1,16 +1,15 @@
 """Made-up reports of faults against those that real ranks leave, apart from names and numbers."""
 
 import copyreg
-import os
 import random
 import re
-import signal
 import socket
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
+from rank_faults import kills, raises
 
 from labkit.aftermath import left_by
 from labkit.checks import reports
@@ -23,18 +22,6 @@ from labkit.checks.waiting import who_waits
 def _skips():
     if dist.get_rank() == 1:
         time.sleep(60)
-    dist.all_reduce(torch.ones(4))
-
-
-def _kills():
-    if dist.get_rank() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.all_reduce(torch.ones(4))
-
-
-def _raises():
-    if dist.get_rank() == 1:
-        raise ValueError("no labels")
     dist.all_reduce(torch.ones(4))
 
 
@@ -64,8 +51,8 @@ REAL = {
     "uneven": lambda: left_by(_uneven, 3),
     "forked": lambda: left_by(_works, 3, fork_after=_works, timeout_s=0.5, look_s=0.3),
     "port": _taken,
-    "killed": lambda: left_by(_kills, 3),
-    "raised": lambda: left_by(_raises, 3),
+    "killed": lambda: left_by(kills, 3),
+    "raised": lambda: left_by(raises, 3),
 }
 
 

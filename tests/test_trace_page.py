@@ -27,19 +27,6 @@ def path(tmp_path):
     return write(tmp_path / "a & b.json", events)
 
 
-@pytest.fixture
-def labkit(monkeypatch, capsys):
-    """Runs `labkit ...` in this process; returns exit code, stdout, stderr."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["labkit", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        return left.value.code, *capsys.readouterr()
-
-    return call
-
-
 class _Tags(HTMLParser):
     """Every tag with its attributes; complains of one that is not closed in its order."""
 
