@@ -20,7 +20,7 @@ LAYERS = (
     | {"launches", "handles", "tasks", "device_cuda", "opened", "device_thread", "watcher", "sync", "workshop"}
     | {"ranks", "aftermath"},
     {"plot", "plot_formats", "plot_roofline", "plot_timeline", "widgets", "explorer", "progress", "judge", "checker"}
-    | {"checks", "recording", "claims", "plot_links"},
+    | {"checks", "recording", "claims", "plot_links", "plot_memory"},
     {"build", "execute", "doctor", "program", "run", "gpu_check", "cli", "parcel", "export"},
 )
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}

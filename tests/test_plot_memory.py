@@ -1,0 +1,98 @@
+"""The figure of memory: how the bars stack, what stands on them, and what is refused."""
+
+import math
+
+import pytest
+from matplotlib.colors import to_rgb
+
+from labkit import figure as look
+from labkit import plot_memory
+
+DDP = {"parameters": 20, "gradients": 20, "optimizer": 60}
+ZERO = {"parameters": 20, "optimizer": 15, "logits": 5}
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """(figure, sentence) of each figure shown, each rendered, so that an error or a warning fails the test."""
+    shown = []
+    monkeypatch.setattr(look, "_show", lambda figure, alt: shown.append((look.png(figure) and figure, alt)))
+    return shown
+
+
+def test_parts_stack_up_to_the_total_and_keep_their_colours(drawn):
+    plot_memory.bars({"DDP": DDP, "ZeRO": ZERO}, title="Memory")
+    figure, alt = drawn[0]
+    patches = [(patch.get_x(), patch.get_width(), patch.get_facecolor()[:3]) for patch in figure.axes[0].patches]
+    colours = [to_rgb(colour) for colour, *_ in plot_memory.LOOKS]
+    ddp, zero = patches[:4], patches[4:]
+    assert ddp == [(0, 20, colours[0]), (20, 20, colours[1]), (40, 60, colours[2]), (100, 0, colours[3])]
+    assert zero == [(0, 20, colours[0]), (20, 0, colours[1]), (20, 15, colours[2]), (35, 5, colours[3])]
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert {"DDP", "ZeRO", "100 B", "40 B", "60 B"} <= set(texts)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [*DDP, "logits"]
+    assert alt == (
+        "Figure: Memory. memory of one rank: DDP: 100 B (parameters 20 B, gradients 20 B, optimizer 60 B); "
+        "ZeRO: 40 B (parameters 20 B, optimizer 15 B, logits 5 B)."
+    )
+
+
+@pytest.mark.parametrize("capacity", [0, 30, 80, 1000])
+def test_the_cards_line_stands_at_its_memory_and_says_what_is_too_much(drawn, capacity):
+    plot_memory.bars({"DDP": DDP, "ZeRO": ZERO}, capacity)
+    axes = drawn[0][0].axes[0]
+    (line,) = [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert set(line.get_xdata()) == {capacity}
+    assert capacity <= axes.get_xlim()[1]
+    texts = " | ".join(text.get_text() for text in axes.texts)
+    assert ("100 B\n" in texts) == (capacity < 100)
+    assert (f"{100 - capacity} B too much" in texts) == (capacity < 100)
+    assert (f"{40 - capacity} B too much" in texts) == (capacity < 40)
+    assert f"the card has {plot_memory.format_bytes(capacity)}" in drawn[0][1]
+
+
+def test_a_figure_stands_on_a_part_only_where_it_has_room(drawn):
+    plot_memory.bars({"a": {"wide": 1000, "narrow": 10}})
+    figure = drawn[0][0]
+    box = next(text for text in figure.axes[0].texts if text.get_text() == "1 kB").get_window_extent()
+    wide = figure.axes[0].patches[0].get_window_extent()
+    assert wide.x0 < box.x0 < box.x1 < wide.x1
+    assert "10 B" not in [text.get_text() for text in figure.axes[0].texts]
+    assert "narrow 10 B" in drawn[0][1]
+
+
+def _luminance(colour):
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("which", plot_memory.LOOKS, ids=lambda which: which[0] + which[1])
+def test_figures_on_the_bars_can_be_read(which):
+    colour, _, ink = which
+    high, low = sorted((_luminance(colour), _luminance(ink)), reverse=True)
+    assert (high + 0.05) / (low + 0.05) >= 4.5
+
+
+def test_no_two_parts_look_alike():
+    assert len({which[:2] for which in plot_memory.LOOKS}) == len(plot_memory.LOOKS)
+
+
+@pytest.mark.parametrize(
+    ("given", "capacity", "message"),
+    [
+        ({}, None, "needs at least one bar"),
+        ({"a": {}}, None, "needs at least one bar"),
+        ({"a": {str(i): 1 for i in range(9)}}, None, "8 parts apart at most, and these are 9"),
+        ({"a": {"b": -1}}, None, "'b' of 'a' is -1"),
+        ({"a": {"b": math.nan}}, None, "'b' of 'a' is nan"),
+        ({"a": {"b": 1}}, math.inf, "the capacity is inf"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_with_a_sentence(given, capacity, message):
+    with pytest.raises(ValueError, match=message):
+        plot_memory.bars(given, capacity)
+
+
+def test_bars_of_nothing_are_drawn(drawn):
+    plot_memory.bars({"a": {"b": 0}})
+    assert "0 B" in drawn[0][1]
