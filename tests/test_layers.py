@@ -13,9 +13,10 @@ PACKAGE = Path(__file__).parents[1] / "labkit"
 
 # A module imports from its own row only where the row says so, and otherwise from rows above it.
 LAYERS = (
-    {"units", "hardware", "course", "show", "cost", "setting", "unpacking"},
+    {"units", "hardware", "course", "show", "cost", "setting", "unpacking"}
+    | {"architecture", "cards"},
     {"repro", "measure", "data", "formats", "models", "deadline", "ambient", "describe", "compare", "timeline"}
-    | {"lines", "waits"},
+    | {"lines", "waits", "presets"},
     {"train", "precision", "resize", "compilation", "figure", "trace"}
     | {"launches", "handles", "tasks", "device_cuda", "opened", "device_thread", "watcher", "sync", "workshop"}
     | {"ranks", "aftermath"},
