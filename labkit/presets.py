@@ -113,6 +113,10 @@ class _Config:
     def __init__(self, config: Mapping):
         self._config = config
 
+    def has(self, key: str) -> bool:
+        """Whether the key is there, with a value."""
+        return self._config.get(key) is not None
+
     def size(self, key: str, default: int | None = None) -> int:
         """A whole number from 1 up; null counts as missing."""
         value = self._config.get(key)
@@ -160,10 +164,11 @@ def _from_gpt2(config: _Config, _kind: str, name: str) -> Architecture:
 def _from_llama(config: _Config, kind: str, name: str) -> Architecture:
     """Llama, Mistral, Qwen and Mixtral, which share their keys and differ in biases, norms and experts."""
     width, heads = config.size("hidden_size"), config.size("num_attention_heads")
-    usual_width = 128 if kind.startswith("qwen3") else _divided(width, heads)
+    usual_width = 128 if kind == "qwen3" else _divided(width, heads)
     bias = config.flag("attention_bias", False) if kind in ("llama", "qwen3", "qwen3_moe") else False
     experts = {"mixtral": "num_local_experts", "qwen3_moe": "num_experts"}.get(kind)
     if kind == "qwen3_moe":
+        experts = experts if config.has(experts) else "num_local_experts"  # as transformers 5 writes it
         config.refuse("decoder_sparse_step", (1,))
         config.refuse("mlp_only_layers", ([], None))
     return Architecture(
