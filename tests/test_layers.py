@@ -16,7 +16,7 @@ LAYERS = (
     {"units", "hardware", "course", "show", "cost", "setting", "unpacking", "budget"}
     | {"architecture", "cards"},
     {"repro", "measure", "data", "formats", "models", "deadline", "ambient", "describe", "compare", "timeline"}
-    | {"lines", "waits", "presets", "live", "lm", "activations"},
+    | {"lines", "waits", "presets", "states", "live", "lm", "activations"},
     {"train", "precision", "resize", "compilation", "figure", "trace"}
     | {"launches", "handles", "tasks", "device_cuda", "opened", "device_thread", "watcher", "sync", "workshop"}
     | {"ranks", "aftermath"},
