@@ -18,7 +18,7 @@ LAYERS = (
     {"repro", "measure", "data", "formats", "models", "deadline", "ambient", "describe", "compare", "timeline"}
     | {"lines", "waits", "presets", "states", "live", "lm", "activations"},
     {"train", "precision", "resize", "compilation", "figure", "trace"}
-    | {"launches", "handles", "tasks", "device_cuda", "opened", "device_thread", "watcher", "sync", "workshop"}
+    | {"launches", "handles", "tasks", "estimate", "device_cuda", "opened", "device_thread", "watcher", "sync", "workshop"}
     | {"ranks", "aftermath"},
     {"plot", "plot_formats", "plot_roofline", "plot_timeline", "widgets", "explorer", "progress", "judge", "checker"}
     | {"checks", "recording", "claims", "plot_links", "plot_memory"},
