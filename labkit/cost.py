@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from labkit.architecture import Architecture
+
 Number = float | int
 
 
@@ -95,3 +97,46 @@ def overlapped_s(compute_s: Sequence[Number], send_s: Sequence[Number]) -> float
         computed += compute
         sent = max(sent, computed) + send
     return sent
+
+
+def train_flops(n_params: Number, n_tokens: Number) -> float:
+    """FLOPs of training on n_tokens, about: six for each parameter and token, two forward and four backward.
+
+    n_params: those that multiply something, so no embedding, and of experts the active ones. Ignores attention's
+    scores, which `step_flops` counts. Source: Kaplan et al., Scaling laws (arXiv:2001.08361), section 2.1.
+    """
+    return 6 * n_params * n_tokens
+
+
+def forward_flops(arch: Architecture, *, batch: int, seq: int) -> dict[str, int]:
+    """FLOPs of the matrix products of a forward pass: of the blocks' weights, attention's scores, and the head.
+
+    Scores count whole, as most counters do; a causal kernel that skips the masked half does half of them. Ignores
+    norms, activations, softmax, which do under a hundredth of it.
+    """
+    tokens, d = batch * seq, arch.width
+    rows = 2 * arch.heads * arch.head_width + 2 * arch.kv_heads * arch.head_width
+    mlp = (3 if arch.gated else 2) * arch.hidden * max(arch.experts_per_token, 1)
+    block = d * (rows + mlp + arch.experts)
+    scores = 2 * seq * arch.heads * arch.head_width  # queries with keys, then weights with values
+    flops = {"blocks": arch.layers * block, "scores": arch.layers * scores, "head": d * arch.vocab}
+    return {part: 2 * tokens * products for part, products in flops.items()}
+
+
+def step_flops(arch: Architecture, *, batch: int, seq: int, recompute: str = "none") -> int:
+    """FLOPs of the matrix products of a step: forward, twice that backward, and what is recomputed.
+
+    recompute: "none" | "selective" (attention's scores again) | "full" (the blocks again).
+    Source: Korthikanti et al. (arXiv:2205.05198), appendix A.
+    """
+    forward = forward_flops(arch, batch=batch, seq=seq)
+    again = {"none": 0, "selective": forward["scores"], "full": forward["blocks"] + forward["scores"]}[recompute]
+    return 3 * sum(forward.values()) + again
+
+
+def mfu(model_flops: Number, seconds: Number, flops_per_s: Number) -> float:
+    """Model FLOPs utilisation: the share of a device's peak rate that went into the model's own FLOPs.
+
+    model_flops: without recomputation. Source: Chowdhery et al., PaLM (arXiv:2204.02311), appendix B.
+    """
+    return model_flops / seconds / flops_per_s

@@ -1,12 +1,17 @@
 """The closed forms, against counting."""
 
+import dataclasses
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 from labkit import cost
+from labkit.architecture import Architecture, active, count, parameters
+from labkit.presets import preset
 
 rates = st.floats(1e3, 1e15)
 
@@ -141,3 +146,65 @@ times_ms = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1,
 def test_overlap_against_a_clock(pieces):
     compute, send = zip(*pieces, strict=True)
     assert cost.overlapped_s(compute, send) == by_clock_s(compute, send)
+
+
+# ---- FLOPs ----------------------------------------------------------------------------------------------------------
+
+TINY = Architecture(
+    **{"name": "tiny", "vocab": 50, "width": 12, "layers": 3, "heads": 4, "kv_heads": 2, "head_width": 5},
+    **{"hidden": 20, "gated": True, "norm": "rms", "context": 16},
+)
+
+
+def counted_flops(arch, batch, seq, backward):
+    """What torch's own counter sees of the same products, done one by one."""
+    x = torch.ones(batch * seq, arch.width, requires_grad=True)
+    q, kv = arch.heads * arch.head_width, arch.kv_heads * arch.head_width
+    matrices = lambda *sizes: [torch.ones(size, requires_grad=True) for size in sizes]
+    with FlopCounterMode(display=False) as counter:
+        total = torch.zeros(())
+        for _ in range(arch.layers):
+            for matrix in matrices((arch.width, q), (arch.width, kv), (arch.width, kv)):
+                total = total + (x @ matrix).sum()
+            scores = torch.ones(batch * arch.heads, seq, arch.head_width, requires_grad=True)
+            total = total + ((scores @ scores.transpose(1, 2)) @ scores).sum()
+            total = total + (torch.ones(batch * seq, q, requires_grad=True) @ matrices((q, arch.width))[0]).sum()
+            for matrix in matrices(*[(arch.width, arch.hidden)] * (1 + arch.gated)):
+                total = total + (x @ matrix).sum()
+            wide = torch.ones(batch * seq, arch.hidden, requires_grad=True)
+            total = total + (wide @ matrices((arch.hidden, arch.width))[0]).sum()
+        total = total + (x @ matrices((arch.width, arch.vocab))[0]).sum()
+        if backward:
+            total.backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_flops_are_those_that_torch_counts_and_backward_does_twice_as_many(gated):
+    arch = dataclasses.replace(TINY, gated=gated)
+    assert sum(cost.forward_flops(arch, batch=2, seq=7).values()) == counted_flops(arch, 2, 7, backward=False)
+    assert cost.step_flops(arch, batch=2, seq=7) == counted_flops(arch, 2, 7, backward=True)
+
+
+def test_six_a_parameter_and_token_is_a_step_but_for_the_scores():
+    arch = preset("llama-2-7b")
+    products = count(arch) - parameters(arch)["embedding"] - parameters(arch)["norms"]
+    scores = 3 * cost.forward_flops(arch, batch=1, seq=512)["scores"]
+    assert cost.train_flops(products, 512) == cost.step_flops(arch, batch=1, seq=512) - scores
+
+
+def test_a_token_pays_for_the_experts_that_serve_it():
+    arch = preset("mixtral-8x7b")
+    products = active(arch) - parameters(arch)["embedding"] - parameters(arch)["norms"]
+    forward = cost.forward_flops(arch, batch=1, seq=1)
+    assert forward["blocks"] + forward["head"] == 2 * products
+
+
+def test_full_recomputation_is_a_third_of_the_blocks_again():
+    none, full = (cost.step_flops(TINY, batch=1, seq=9, recompute=how) for how in ("none", "full"))
+    forward = cost.forward_flops(TINY, batch=1, seq=9)
+    assert full - none == forward["blocks"] + forward["scores"]
+
+
+def test_utilisation_is_a_share_of_the_peak():
+    assert cost.mfu(30e12, 2.0, 100e12) == 0.15

@@ -13,16 +13,27 @@ PACKAGE = Path(__file__).parents[1] / "labkit"
 
 # A module imports from its own row only where the row says so, and otherwise from rows above it.
 LAYERS = (
-    {"units", "hardware", "course", "show", "cost", "setting", "unpacking", "budget"}
-    | {"architecture", "cards"},
+    {"units", "hardware", "course", "show", "setting", "unpacking", "budget"} | {"architecture", "cards"},
     {"repro", "measure", "data", "formats", "models", "deadline", "ambient", "describe", "compare", "timeline"}
-    | {"lines", "waits", "presets", "states", "live", "lm", "activations"},
+    | {"lines", "waits", "cost", "presets", "states", "live", "lm", "activations"},
     {"train", "precision", "resize", "compilation", "figure", "trace"}
-    | {"launches", "handles", "tasks", "estimate", "device_cuda", "opened", "device_thread", "watcher", "sync", "workshop"}
+    | {
+        "launches",
+        "handles",
+        "tasks",
+        "estimate",
+        "device_cuda",
+        "opened",
+        "device_thread",
+        "watcher",
+        "sync",
+        "workshop",
+    }
     | {"ranks", "aftermath"},
     {"plot", "plot_formats", "plot_roofline", "plot_timeline", "widgets", "explorer", "progress", "judge", "checker"}
-    | {"checks", "recording", "claims", "plot_links", "plot_memory"},
-    {"build", "execute", "doctor", "program", "run", "gpu_check", "cli", "parcel", "export"},
+    | {"checks", "recording", "claims", "plot_links", "plot_memory", "advice", "memory_report"}
+    | {"explorer_memory"},
+    {"build", "execute", "doctor", "program", "run", "gpu_check", "cli", "parcel", "export"} | {"memory_command"},
 )
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent != PACKAGE)
