@@ -17,19 +17,8 @@ LAYERS = (
     {"repro", "measure", "data", "formats", "models", "deadline", "ambient", "describe", "compare", "timeline"}
     | {"lines", "waits", "cost", "presets", "states", "live", "lm", "activations"},
     {"train", "precision", "resize", "compilation", "figure", "trace"}
-    | {
-        "launches",
-        "handles",
-        "tasks",
-        "estimate",
-        "device_cuda",
-        "opened",
-        "device_thread",
-        "watcher",
-        "sync",
-        "workshop",
-    }
-    | {"ranks", "aftermath"},
+    | {"launches", "handles", "tasks", "estimate", "traffic", "device_cuda", "opened", "device_thread", "watcher", "sync"}
+    | {"ranks", "aftermath", "workshop"},
     {"plot", "plot_formats", "plot_roofline", "plot_timeline", "widgets", "explorer", "progress", "judge", "checker"}
     | {"checks", "recording", "claims", "plot_links", "plot_memory", "advice", "memory_report"}
     | {"explorer_memory"},
