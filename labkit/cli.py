@@ -12,6 +12,7 @@ import typer
 
 from labkit import __version__, course
 from labkit.course import CourseError
+from labkit.memory_command import memory
 from labkit.show import lenient_streams
 
 app = typer.Typer(
@@ -204,6 +205,9 @@ def _page_file(html: str, trace_file: str) -> Path:
     if page.exists() and read.exists() and page.samefile(read):
         raise CourseError(f"{page} is the trace itself: give the page another name.")
     return page
+
+
+app.command()(memory)
 
 
 @app.command()

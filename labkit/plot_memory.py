@@ -8,6 +8,8 @@ from labkit.figure import BLUE, GREEN, GREY, OCHRE, PURPLE, VERMILLION, sentence
 from labkit.units import format_bytes
 
 Parts = Mapping[str, float | int]
+PARTS = ("parameters", "gradients", "optimizer", "activations", "logits", "overhead")
+"""What labkit.estimate tells apart, in the order of every table and bar."""
 
 # Per part, in the order of first appearance: its colour, its hatch (no two parts differ by colour alone, see OCHRE)
 # and the colour of a figure written on it, black or white, whichever has the higher contrast.
