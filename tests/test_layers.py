@@ -22,7 +22,7 @@ LAYERS = (
     {"plot", "plot_formats", "plot_roofline", "plot_timeline", "widgets", "explorer", "progress", "judge", "checker"}
     | {"checks", "recording", "claims", "plot_links", "plot_memory", "advice", "memory_report"}
     | {"explorer_memory"},
-    {"build", "execute", "doctor", "program", "run", "gpu_check", "cli", "parcel", "export"} | {"memory_command"},
+    {"build", "execute", "doctor", "program", "run", "gpu_check", "cli", "parcel", "export", "grading"} | {"memory_command"},
 )
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent != PACKAGE)

@@ -1,0 +1,1 @@
+"""Grading notebooks from strangers: what they run is boxed in, and what it answers is judged outside."""
