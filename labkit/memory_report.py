@@ -10,6 +10,7 @@ from labkit.cards import CARDS, Card
 from labkit.estimate import estimate
 from labkit.plot_memory import PARTS
 from labkit.states import Plan, states
+from labkit.traffic import communication_bytes
 from labkit.units import format_bytes, format_count
 
 STATES = PARTS[:3]
@@ -20,7 +21,7 @@ _UNKNOWN = "States only: activations and logits follow from a model's sizes, whi
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What one rank holds at its peak, by part (None: not known), and what a step sends, in bytes."""
+    """What one rank holds at its peak, by part (None: not known), and hands to each collective in a step, in bytes."""
 
     model: Architecture | int
     plan: Plan
@@ -54,7 +55,8 @@ def report(model: Architecture | int, plan: Plan, card: Card | None = None) -> R
         guess = estimate(model, plan)
         found, phase, stage = asdict(guess), guess.phase, guess.stage
     parts = {part: found.get(f"{part}_bytes") for part in PARTS}
-    return Report(model=model, plan=plan, card=card, parts=parts, phase=phase, stage=stage, communication={})
+    sent = communication_bytes(model, plan, stage)
+    return Report(model=model, plan=plan, card=card, parts=parts, phase=phase, stage=stage, communication=sent)
 
 
 def advice(found: Report, *, most: int = MOST_CHANGES) -> list[Advice]:
@@ -212,6 +214,6 @@ def _change(found: Report, best: Advice) -> str:
 
 
 def sent(found: Report) -> str:
-    """What a step sends; empty where there is nobody to send to."""
+    """What a step hands to which collective; empty where there is nobody to send to."""
     each = ", ".join(f"{op} {format_bytes(size)}" for op, size in found.communication.items() if size)
-    return f"Each rank sends in a step: {each}." if each else ""
+    return f"Each rank hands to collectives in a step: {each}." if each else ""
