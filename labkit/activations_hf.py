@@ -170,9 +170,11 @@ def _moments(arch: Architecture, plan: Plan, w: _Widths) -> dict[str, tuple[int,
         "last block backward": (everything - stream + inside - stream * bool(inside) + of_stream + work, logits, table),
         "first block backward": (first - stream + of_stream + work, logits, table + (arch.layers - 1) * layer),
         "first norm backward": (norm_work + of_stream, logits, grown - table),
-        # A tied table's two gradients are added in a third, when the stream's is gone.
-        "embedding backward": (0 if arch.tied else of_stream, logits, grown + 2 * table * arch.tied),
+        "embedding backward": (of_stream, logits, grown),
     }
+    if arch.tied:  # a tied table's two gradients are added in a third, as wide as the weights
+        thrice = 3 * w.weight * arch.vocab * arch.width
+        found["embedding backward"] = (0, logits, grown - table + thrice)
     if w.autocast and inside:  # copies of weights that no block keeps stay in autocast's cache until the forward ends
         cached = w.work * arch.layers * _block_weights(arch)
         found["loss"] = (everything + last_norm + head_copies + cached, logits + 2 * loss, 0)
