@@ -12,6 +12,7 @@ import typer
 
 from labkit import __version__, course
 from labkit.course import CourseError
+from labkit.grading import commands
 from labkit.memory_command import memory
 from labkit.show import lenient_streams
 
@@ -208,6 +209,7 @@ def _page_file(html: str, trace_file: str) -> Path:
 
 
 app.command()(memory)
+app.add_typer(commands.app)
 
 
 @app.command()

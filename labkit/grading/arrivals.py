@@ -1,0 +1,139 @@
+"""What was handed in, as a folder or a zip holds it: entries that are looked at before a byte of them is read."""
+
+import os
+import stat
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from labkit.course import CourseError
+
+MAX_ENTRIES = 200_000
+_MAX_DEPTH = 12
+_UTF8_NAME = 0x800
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A file that somebody handed in: its name as it came, how to open it, and why it is refused before that."""
+
+    name: str
+    parts: tuple[str, ...]
+    n_bytes: int
+    fault: str
+    open: Callable[[], AbstractContextManager[BinaryIO]]
+
+    def read(self, most_bytes: int) -> bytes:
+        """Its bytes. ValueError: why they cannot be had; more than `most_bytes` are, whatever it says of its size."""
+        if self.n_bytes > most_bytes:
+            raise ValueError(_too_large(most_bytes))
+        try:
+            with self.open() as file:
+                data = file.read(most_bytes + 1)
+        except RuntimeError:
+            raise ValueError("is encrypted") from None
+        except NotImplementedError:
+            raise ValueError("is packed in a way that is not known here") from None
+        except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, MemoryError) as error:
+            raise ValueError(f"cannot be read ({type(error).__name__})") from None
+        if len(data) > most_bytes:
+            raise ValueError(_too_large(most_bytes))
+        return data
+
+
+def _too_large(most_bytes: int) -> str:
+    """Why a file is not read."""
+    return f"is larger than {most_bytes / 1e6:.0f} MB"
+
+
+def split(name: str) -> tuple[tuple[str, ...], str]:
+    """The parts of a name from whatever system, and why it is no name to be used, or nothing."""
+    parts = tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
+    if name.startswith(("/", "\\")) or name[1:2] == ":":
+        return parts, "has an absolute name"
+    if ".." in parts:
+        return parts, "has a name that leads out of its folder"
+    if "\0" in name or not all(sign.isprintable() for sign in name):
+        return parts, "has signs in its name that nobody can see"
+    if len(parts) > _MAX_DEPTH or max(map(len, parts), default=0) > 255:
+        return parts, "has a name that is too deep or too long"
+    return parts, "" if parts else "has no name"
+
+
+def in_folder(root: Path) -> list[Entry]:
+    """The files under a folder, by name; links are entries with a fault, and are not followed."""
+    found = []
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            inside = sorted(os.scandir(folder), key=lambda item: item.name)
+        except OSError as error:
+            found.append(_from_disk(root, folder, f"cannot be opened ({error.strerror})"))
+            continue
+        for item in inside:
+            path = Path(item.path)
+            if item.is_dir(follow_symlinks=False) and len(path.relative_to(root).parts) <= _MAX_DEPTH:
+                waiting.append(path)
+            else:
+                found.append(_from_disk(root, path))
+            if len(found) > MAX_ENTRIES:
+                raise CourseError(f"{root} holds more than {MAX_ENTRIES} files: is it the right folder?")
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def one_file(path: Path) -> list[Entry]:
+    """The entry that a single file is."""
+    return [_from_disk(path.parent, path)]
+
+
+def _from_disk(root: Path, path: Path, why: str = "") -> Entry:
+    """The entry of a path under root."""
+    name = path.relative_to(root).as_posix()
+    size, mode = 0, 0
+    try:
+        about = path.lstat()
+        size, mode = about.st_size, about.st_mode
+    except OSError as error:
+        why = why or f"cannot be opened ({error.strerror})"
+    parts, odd = split(name)
+    kind = "is a link" if stat.S_ISLNK(mode) else "" if stat.S_ISREG(mode) else "is no plain file"
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    opened = lambda: os.fdopen(os.open(path, flags), "rb")
+    return Entry(name=name, parts=parts, n_bytes=size, fault=why or odd or kind, open=opened)
+
+
+def in_zip(path: Path, archive: zipfile.ZipFile) -> list[Entry]:
+    """The files of a zip, in its own order. CourseError: more of them than any class hands in."""
+    members = archive.infolist()
+    if len(members) > MAX_ENTRIES:
+        raise CourseError(f"{path} holds more than {MAX_ENTRIES} files: is it the right archive?")
+    return list(_from_zip(archive, members))
+
+
+def _from_zip(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> Iterator[Entry]:
+    """The entries of an archive's members, folders left out."""
+    for member in members:
+        name, mode = _name(member), member.external_attr >> 16
+        parts, odd = split(name)
+        if name.endswith(("/", "\\")) and not odd:
+            continue
+        kind = stat.S_IFMT(mode) if member.create_system == 3 else 0  # 3: a Unix made it
+        link = "is a link" if kind == stat.S_IFLNK else "is no plain file" if kind not in (0, stat.S_IFREG) else ""
+        opened = lambda member=member: archive.open(member)
+        yield Entry(name=name, parts=parts, n_bytes=member.file_size, fault=odd or link, open=opened)
+
+
+def _name(member: zipfile.ZipInfo) -> str:
+    """A member's name; UTF-8 that is not marked as such, which Moodle writes, is read as UTF-8."""
+    name = member.orig_filename
+    if member.flag_bits & _UTF8_NAME:
+        return name
+    try:
+        return name.encode("cp437").decode("utf-8")
+    except UnicodeError:
+        return name

@@ -1,0 +1,141 @@
+"""Who the students are: a CSV of the instructor's own, or the grade book that Canvas, Moodle or Gradescope exports.
+
+One column holds the id that everything goes by. The others that tell people apart (name, email, the platform's numbers)
+lead to it, as long as only one student has that value.
+"""
+
+import csv
+import io
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labkit.course import CourseError
+
+MAX_BYTES = 20_000_000
+MAX_ID_BYTES = 100
+_ID_COLUMNS = ("student_id", "id", "sid", "username", "login", "id number", "student id", "student", "email")
+_ID_COLUMNS += ("email address", "identifier")
+_TELLING = re.compile(r"\b(id|sid|name|email|e-mail|login|user|username|student|surname|identifier|number)\b")
+_RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Student:
+    """A row of the roster: the id, and the whole row by heading in small letters."""
+
+    id: str
+    row: Mapping[str, str] = field(default_factory=dict)
+
+
+def identity(text: str) -> str:
+    """What two ways to write one name have in common: NFKC, small letters, single spaces."""
+    return " ".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).split())
+
+
+def fault(student_id: str) -> str:
+    """Why a text cannot be a student's id, which is a folder's name too; empty where it can."""
+    if not student_id or student_id != student_id.strip():
+        return "an id is not empty and does not begin or end with a space"
+    if len(student_id.encode("utf-8", "replace")) > MAX_ID_BYTES:
+        return f"an id has at most {MAX_ID_BYTES} bytes"
+    if not student_id.isprintable() or any(sign in '/\\:*?"<>|' for sign in student_id):
+        return "an id holds only what a folder's name may hold"
+    if student_id[0] in ".-~" or student_id[-1] == "." or student_id.split(".")[0].casefold() in _RESERVED:
+        return "an id does not begin with a dot, a dash or a tilde, and is no name that a system keeps for itself"
+    return ""
+
+
+class Roster:
+    """The students, by id and by whatever else tells them apart."""
+
+    def __init__(self, students: tuple[Student, ...]) -> None:
+        self.students = students
+        self._by_id = {identity(student.id): student for student in students}
+        self._by_key: dict[str, set[str]] = {}
+        for student in students:
+            for key in _keys(student.row):
+                self._by_key.setdefault(key, set()).add(student.id)
+
+    def find(self, key: str) -> Student | None:
+        """The student whose id `key` is, else the only one with such a name, email or number."""
+        key = identity(key)
+        found = self._by_key.get(key, set()) or self._by_key.get(_squeezed(key), set())
+        return self._by_id.get(key) or (self._by_id[identity(next(iter(found)))] if len(found) == 1 else None)
+
+
+def load(path: Path) -> Roster:
+    """The roster in a CSV file. CourseError: no column of ids, an id that is there twice or cannot be one."""
+    rows, lines = _rows(path)
+    columns = [name for name in _ID_COLUMNS if name in rows[0]] if rows else []
+    if not columns:
+        there = ", ".join(filter(None, rows[0])) if rows else "no row"
+        raise CourseError(f"{path} has no column of ids, such as {_ID_COLUMNS[0]} or email: it has {there[:200]}.")
+    students: dict[str, Student] = {}
+    for row, line in zip(rows, lines, strict=True):
+        student_id = unicodedata.normalize("NFC", row[columns[0]])
+        if not student_id and (not any(row.values()) or "points possible" in " ".join(row.values()).lower()):
+            continue  # Canvas puts a row of maxima below the headings
+        if why := fault(student_id):
+            raise CourseError(f"{path}, line {line}: {student_id[:40]!r} is no id of a student: {why}.")
+        if known := students.get(identity(student_id)):
+            raise CourseError(f"{path}, line {line}: {student_id!r} is there before, as {known.id!r}.")
+        students[identity(student_id)] = Student(id=student_id, row=row)
+    if not students:
+        raise CourseError(f"{path} names no student.")
+    return Roster(tuple(students.values()))
+
+
+def _rows(path: Path) -> tuple[list[dict[str, str]], list[int]]:
+    """The rows of a CSV by heading in small letters, and the line of each; any usual encoding and separator."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise CourseError(f"{path} has more than {MAX_BYTES / 1e6:.0f} MB: it is no roster.")
+        text = _decoded(path.read_bytes())
+    except FileNotFoundError:
+        raise CourseError(f"{path} is not there.") from None
+    head = text.split("\n", 1)[0]
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count))
+    try:
+        headings = [_heading(name) for name in next(reader, [])]
+        found = [(dict(zip(headings, map(str.strip, row), strict=False)), reader.line_num) for row in reader if row]
+    except csv.Error as error:
+        raise CourseError(f"{path}, line {reader.line_num}: {error}.") from None
+    rows = [{name: row.get(name, "") for name in headings} for row, _ in found]
+    return rows, [line for _, line in found]
+
+
+def _decoded(data: bytes) -> str:
+    """The text of a CSV: UTF-8 with or without a mark, UTF-16, else what Excel writes in the west."""
+    encodings = ["utf-16"] if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ["utf-8-sig", "cp1252", "latin-1"]
+    for encoding in encodings:
+        try:
+            return data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    raise CourseError("The roster is cut off in the middle of a character: export it again.")
+
+
+def _heading(name: str) -> str:
+    """A column's heading in small letters."""
+    return identity(name)
+
+
+def _squeezed(text: str) -> str:
+    """Letters and digits alone, which is what Canvas makes of a name."""
+    return "".join(sign for sign in text if sign.isalnum())
+
+
+def _keys(row: Mapping[str, str]) -> set[str]:
+    """All that leads to a student: telling cells, first and last name together, a number after `Participant`."""
+    found = {identity(value) for name, value in row.items() if value and _TELLING.search(name.replace("_", " "))}
+    first = next((row[name] for name in ("first name", "firstname", "given name") if row.get(name)), "")
+    last = next((row[name] for name in ("last name", "lastname", "surname", "family name") if row.get(name)), "")
+    if first and last:
+        found -= {identity(first), identity(last)}
+        found |= {identity(f"{first} {last}"), identity(f"{last} {first}"), identity(f"{last}, {first}")}
+    found |= {identity(f"{b} {a}") for a, comma, b in (one.partition(",") for one in found) if comma}
+    found |= {number[1] for one in found if (number := re.fullmatch(r"participant (\d+)", one))}
+    return found | {_squeezed(one) for one in found if "@" not in one} - {""}
