@@ -1,6 +1,7 @@
 """What a training takes of each card's memory, as a reader turns its knobs; plain text where there is no front end."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
 
@@ -19,6 +20,7 @@ _TRAINED = {"all weights": (0, 16)} | {
     f"{name} of rank {rank}": (rank, bits) for name, bits in (("LoRA", 16), ("QLoRA", 4)) for rank in (8, 16, 64)
 }
 _MOST_CHANGES = 2  # those of the advice: more would be looked for longer than a reader waits
+_PAUSE_S = 0.15  # advice takes longer than bars, and comes when the knobs rest
 _ROOM = 9  # percent of the bar's width that a figure needs
 
 
@@ -31,7 +33,8 @@ def explore(model: str = "llama-3-8b", card: str = "A100-80", **plan: object) ->
     wanted, chosen = Plan(**_START | plan), cards.card(card)
     rows = compared(presets.preset(model), wanted, chosen)
     found = memory_report.report(presets.preset(model), wanted, chosen)
-    show(_text(rows, found), html(rows, found), views=_controls(model, chosen.name, wanted))
+    whole = html(rows, found) + _advised(_advice(found))
+    show(_text(rows, found), whole, views=_controls(model, chosen.name, wanted))
 
 
 def compared(model: Architecture, plan: Plan, card: cards.Card) -> dict[str, Report | str]:
@@ -45,21 +48,19 @@ def compared(model: Architecture, plan: Plan, card: cards.Card) -> dict[str, Rep
     return found
 
 
-def _sentences(found: Report) -> list[str]:
-    """Whether it fits, what to change first if not, and when the peak is."""
-    said = [memory_report.verdict(found)]
-    if not found.fits:
-        said.append(memory_report.change(found, _MOST_CHANGES))
-    return [line for line in (*said, memory_report.moment(found), memory_report.sent(found)) if line]
-
-
 def _text(rows: dict[str, Report | str], found: Report) -> str:
     """The comparison as plain text."""
     lines = [memory_report.headline(found)]
     for label, each in rows.items():
         mark = "*" if label == f"ZeRO {found.plan.zero}" else " "
         lines.append(f"{mark} {label}: {each if isinstance(each, str) else _figures(each)}")
-    return "\n".join([*lines, *_sentences(found)])
+    said = (memory_report.verdict(found), _advice(found), memory_report.moment(found), memory_report.sent(found))
+    return "\n".join([*lines, *filter(None, said)])
+
+
+def _advice(found: Report) -> str:
+    """What to change first; empty where it fits."""
+    return "" if found.fits else memory_report.change(found, _MOST_CHANGES)
 
 
 def _figures(each: Report) -> str:
@@ -69,7 +70,7 @@ def _figures(each: Report) -> str:
 
 
 def html(rows: dict[str, Report | str], found: Report) -> str:
-    """The comparison as HTML: a bar a stage against the card's line, a table of all figures, and what follows."""
+    """The comparison as HTML: a bar a stage against the card's line, a table of all figures, and whether it fits."""
     reports = [each for each in rows.values() if isinstance(each, Report)]
     memory = found.card.memory_bytes
     whole = max(memory, *(each.total_bytes for each in reports)) * 1.01
@@ -80,9 +81,9 @@ def html(rows: dict[str, Report | str], found: Report) -> str:
     place = 100 * (1 - memory / whole) if side == "right" else 100 * memory / whole
     line = f'<div style="text-align: {side}; padding-{side}: {place:.2f}%; font-size: 85%">{escape(label)}</div>'
     tone = "good" if found.fits else "bad"
-    first, *others = _sentences(found)
-    below = "".join(f"<div>{escape(each)}</div>" for each in others)
-    verdict = panel(tone, f"<b>{escape(first)}</b>{below}")
+    others = (memory_report.moment(found), memory_report.sent(found))
+    below = "".join(f"<div>{escape(each)}</div>" for each in others if each)
+    verdict = panel(tone, f"<b>{escape(memory_report.verdict(found))}</b>{below}")
     return f'<div style="{_PAGE}">{_row("", line, "")}{bars}{_table(rows, chosen)}{verdict}</div>'
 
 
@@ -163,28 +164,50 @@ def _controls(model: str, card: str, plan: Plan) -> dict:
 def controls(ipywidgets: object, model: str, card: str, plan: Plan) -> object:
     """The box: menus and sliders, and below them bars, figures and advice, new with each change."""
     knobs = _knobs(ipywidgets, model, card, plan)
-    shown = ipywidgets.HTML(layout={"width": "auto"})
+    shown, advised = (ipywidgets.HTML(layout={"width": "auto"}) for _ in range(2))
+    waiting: list[asyncio.TimerHandle] = []
 
-    def update(_change: object = None) -> None:
-        shown.value = _shown({name: knob.value for name, knob in knobs.items()}, plan)
+    def update(change: object = None) -> None:
+        while waiting:
+            waiting.pop().cancel()
+        found, shown.value = _shown({name: knob.value for name, knob in knobs.items()}, plan)
+        advised.value = "" if found is None or found.fits else _advised("Looking for what to change first ...")
+        if advised.value:
+            waiting.extend(_soon(lambda: setattr(advised, "value", _advised(_advice(found))), at_once=change is None))
 
     for knob in knobs.values():
         knob.observe(update, "value")
     update()
     wrapped = {"display": "flex", "flex_flow": "row wrap"}
-    return ipywidgets.VBox([ipywidgets.Box(list(knobs.values()), layout=wrapped), shown])
+    return ipywidgets.VBox([ipywidgets.Box(list(knobs.values()), layout=wrapped), shown, advised])
 
 
-def _shown(values: dict, plan: Plan) -> str:
-    """The HTML for what the knobs say, or the sentence that says why it is impossible."""
+def _soon(do: Callable[[], None], *, at_once: bool) -> list[asyncio.TimerHandle]:
+    """Do it once the reader has paused, so that no change waits for it; at once where there is no loop to wait in."""
+    try:
+        if not at_once:
+            return [asyncio.get_running_loop().call_later(_PAUSE_S, do)]
+    except RuntimeError:
+        pass
+    do()
+    return []
+
+
+def _advised(said: str) -> str:
+    """The advice as HTML, below the verdict; empty as it is."""
+    return said and f'<div style="{_PAGE}">{panel("bad", escape(said))}</div>'
+
+
+def _shown(values: dict, plan: Plan) -> tuple[Report | None, str]:
+    """The report on what the knobs say, and its HTML; None and a sentence where it is impossible."""
     fields = {name: value for name, value in values.items() if name not in ("model", "card", "trained")}
     fields["lora"], fields["base_bits"] = values["trained"]
     try:
         model, card, wanted = presets.preset(values["model"]), cards.card(values["card"]), replace(plan, **fields)
         found = memory_report.report(model, wanted, card)
     except ValueError as error:
-        return panel("bad", escape(str(error)))
-    return html(compared(model, wanted, card), found)
+        return None, panel("bad", escape(str(error)))
+    return found, html(compared(model, wanted, card), found)
 
 
 def _knobs(ipywidgets: object, model: str, card: str, plan: Plan) -> dict:

@@ -3,6 +3,7 @@
 import json
 import textwrap
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 from labkit.advice import LEVERS, MOST_CHANGES, Advice, advise
 from labkit.architecture import Architecture, count
@@ -47,12 +48,15 @@ class Report:
         return None if self.card is None else self.total_bytes <= self.card.memory_bytes
 
 
+_estimate = lru_cache(maxsize=1 << 12)(estimate)  # what a reader comes back to is there at once
+
+
 def report(model: Architecture | int, plan: Plan, card: Card | None = None) -> Report:
     """What training the model by this plan takes. ValueError, in one sentence, where it cannot be done."""
     if isinstance(model, int):
         found, phase, stage = asdict(states(model, plan)), "", 0
     else:
-        guess = estimate(model, plan)
+        guess = _estimate(model, plan)
         found, phase, stage = asdict(guess), guess.phase, guess.stage
     parts = {part: found.get(f"{part}_bytes") for part in PARTS}
     sent = communication_bytes(model, plan, stage)
@@ -63,9 +67,12 @@ def advice(found: Report, *, most: int = MOST_CHANGES) -> list[Advice]:
     """What to change first so that it fits, then what costs less but is more than one change; at worst neither."""
 
     def total_bytes(plan: Plan) -> int:
-        if isinstance(found.model, int):
-            return states(found.model, plan).total_bytes
-        return estimate(found.model, plan).total_bytes
+        rest = states(found.model, plan).total_bytes
+        if (
+            found.states_only or rest > found.card.memory_bytes
+        ):  # too much already: the peak, which is dear, is not asked
+            return rest
+        return _estimate(found.model, plan).total_bytes
 
     best = advise(found.plan, total_bytes, found.card.memory_bytes, most=most)
     if best is None or len(best.changes) > 1:

