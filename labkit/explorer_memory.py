@@ -54,8 +54,13 @@ def _text(rows: dict[str, Report | str], found: Report) -> str:
     for label, each in rows.items():
         mark = "*" if label == f"ZeRO {found.plan.zero}" else " "
         lines.append(f"{mark} {label}: {each if isinstance(each, str) else _figures(each)}")
-    said = (memory_report.verdict(found), _advice(found), memory_report.moment(found), memory_report.sent(found))
+    said = (memory_report.verdict(found), _advice(found), *_sentences(found))
     return "\n".join([*lines, *filter(None, said)])
+
+
+def _sentences(found: Report) -> tuple[str, ...]:
+    """When the peak is, what stays between steps, what a step sends."""
+    return memory_report.moment(found), memory_report.at_rest(found), memory_report.sent(found)
 
 
 def _advice(found: Report) -> str:
@@ -81,8 +86,7 @@ def html(rows: dict[str, Report | str], found: Report) -> str:
     place = 100 * (1 - memory / whole) if side == "right" else 100 * memory / whole
     line = f'<div style="text-align: {side}; padding-{side}: {place:.2f}%; font-size: 85%">{escape(label)}</div>'
     tone = "good" if found.fits else "bad"
-    others = (memory_report.moment(found), memory_report.sent(found))
-    below = "".join(f"<div>{escape(each)}</div>" for each in others if each)
+    below = "".join(f"<div>{escape(each)}</div>" for each in _sentences(found) if each)
     verdict = panel(tone, f"<b>{escape(memory_report.verdict(found))}</b>{below}")
     return f'<div style="{_PAGE}">{_row("", line, "")}{bars}{_table(rows, chosen)}{verdict}</div>'
 

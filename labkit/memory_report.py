@@ -10,7 +10,7 @@ from labkit.architecture import Architecture, count
 from labkit.cards import CARDS, Card
 from labkit.estimate import estimate
 from labkit.plot_memory import PARTS
-from labkit.states import Plan, states
+from labkit.states import Plan, States, states
 from labkit.traffic import communication_bytes
 from labkit.units import format_bytes, format_count
 
@@ -22,7 +22,10 @@ _UNKNOWN = "States only: activations and logits follow from a model's sizes, whi
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What one rank holds at its peak, by part (None: not known), and hands to each collective in a step, in bytes."""
+    """What one rank holds at its peak, by part (None: not known), and hands to each collective in a step, in bytes.
+
+    rest: its states between two steps, gradients kept.
+    """
 
     model: Architecture | int
     plan: Plan
@@ -30,6 +33,7 @@ class Report:
     parts: dict[str, int | None]
     phase: str
     stage: int
+    rest: States
     communication: dict[str, int]
 
     @property
@@ -54,13 +58,16 @@ _estimate = lru_cache(maxsize=1 << 12)(estimate)  # what a reader comes back to 
 def report(model: Architecture | int, plan: Plan, card: Card | None = None) -> Report:
     """What training the model by this plan takes. ValueError, in one sentence, where it cannot be done."""
     if isinstance(model, int):
-        found, phase, stage = asdict(states(model, plan)), "", 0
+        rest, phase, stage = states(model, plan), "", 0
+        found = asdict(rest)
     else:
         guess = _estimate(model, plan)
         found, phase, stage = asdict(guess), guess.phase, guess.stage
+        rest = states(model, plan, stage)
     parts = {part: found.get(f"{part}_bytes") for part in PARTS}
     sent = communication_bytes(model, plan, stage)
-    return Report(model=model, plan=plan, card=card, parts=parts, phase=phase, stage=stage, communication=sent)
+    split = {"parts": parts, "phase": phase, "stage": stage, "rest": rest, "communication": sent}
+    return Report(model=model, plan=plan, card=card, **split)
 
 
 def advice(found: Report, *, most: int = MOST_CHANGES) -> list[Advice]:
@@ -86,7 +93,8 @@ def as_json(found: Report) -> str:
     """The report as JSON; null is what is not known: activations of a bare number, `fits` without a card."""
     said = {f"{part}_bytes": size for part, size in found.parts.items()}
     said |= {"total_bytes": found.total_bytes, "fits": found.fits, "states_only": found.states_only}
-    said |= {"phase": found.phase or None, "stage": found.stage, "communication_bytes": found.communication}
+    said |= {"phase": found.phase or None, "stage": found.stage, "at_rest": asdict(found.rest)}
+    said["communication_bytes"] = found.communication
     card = None if found.card is None else {"name": found.card.name, "memory_bytes": found.card.memory_bytes}
     model = found.model if isinstance(found.model, int) else asdict(found.model)
     return json.dumps(said | {"gpu": card, "model": model, "plan": asdict(found.plan)}, indent=1, ensure_ascii=False)
@@ -97,6 +105,7 @@ def text(found: Report, *, columns: int = 80, signs: str = BLOCKS) -> str:
     columns = max(columns, NARROWEST)
     said = [headline(found), "\n".join(_table(found, columns, signs))]
     said += [bar(found.parts, _memory(found), columns, signs), _UNKNOWN if found.states_only else moment(found)]
+    said.append(at_rest(found))
     said += [verdict(found), *_advice(found), sent(found)]
     return "\n\n".join(part if "\n" in part else textwrap.fill(part, columns) for part in said if part)
 
@@ -162,6 +171,15 @@ def bar(parts: dict[str, int | None], memory_bytes: int | None, columns: int, si
     if memory_bytes is not None:
         reach, label = memory_bytes, f"{format_bytes(memory_bytes)} on the card"
     return f"{drawn}\n{_ruler(reach * columns // whole, label, columns)}"
+
+
+def at_rest(found: Report) -> str:
+    """The states between two steps, gradients kept: what papers count, where the peak has other gradients or none."""
+    if found.states_only:
+        return ""
+    states_bytes = {name.removesuffix("_bytes"): size for name, size in asdict(found.rest).items()}
+    each = ", ".join(f"{part} {format_bytes(size)}" for part, size in states_bytes.items())
+    return f"Its states at rest take {format_bytes(found.rest.total_bytes)}: {each}."
 
 
 def _ruler(width: int, label: str, columns: int) -> str:

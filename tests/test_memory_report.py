@@ -31,6 +31,15 @@ def test_as_json_its_parts_add_up():
     assert json.loads(memory_report.as_json(report(GPT2, PLAN.__class__())))["fits"] is None
 
 
+def test_the_states_at_rest_are_said_beside_the_peak():
+    found = report(preset("llama-2-7b"), Plan(ranks=8, zero=2), card("A100-80"))
+    size = 6_738_415_616  # as its makers' checkpoint has them
+    rest = json.loads(memory_report.as_json(found))["at_rest"]
+    assert rest == {"parameters_bytes": 2 * size, "gradients_bytes": size // 4, "optimizer_bytes": 12 * size // 8}
+    said = " ".join(memory_report.text(found).split())
+    assert "Its states at rest take 25.3 GB: parameters 13.5 GB, gradients 1.68 GB, optimizer 10.1 GB." in said
+
+
 def test_of_a_bare_number_only_the_states_are_known():
     found = report(7_500_000_000, Plan(ranks=64, zero=3), card("T4"))
     read = json.loads(memory_report.as_json(found))
