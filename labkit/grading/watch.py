@@ -1,0 +1,52 @@
+"""Processes seen from outside, through /proc: whose children they are, what memory they hold, and their end. Linux."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+
+_KIB = 1024
+
+
+def family(roots: Iterable[int]) -> list[int]:
+    """These processes, as far as they are alive, and all their descendants."""
+    children: dict[int, list[int]] = {}
+    alive = set()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+                if state not in (b"Z", b"X"):
+                    alive.add(int(name))
+                children.setdefault(int(parent), []).append(int(name))
+    found, waiting = [], list(dict.fromkeys(roots))
+    while waiting:
+        pid = waiting.pop()
+        if pid in alive and pid not in found:
+            found.append(pid)
+        waiting += children.pop(pid, [])
+    return found
+
+
+def memory_bytes(pids: Iterable[int]) -> int:
+    """What processes hold in memory, of shared pages each its part. Files in memory count where they are mapped."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            pss = next((line for line in file if line.startswith(b"Pss:")), b"Pss: 0 kB")
+            total += int(pss.split()[1]) * _KIB
+    return total
+
+
+def end(pids: Iterable[int], wait_s: float = 10.0) -> bool:
+    """Kill processes and wait for their end; whether it came within wait_s."""
+    left, until_s = set(pids), time.monotonic() + wait_s
+    while left and time.monotonic() < until_s:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        left &= set(family(left))
+        if left:
+            time.sleep(0.002)
+    return not left

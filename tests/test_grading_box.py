@@ -1,0 +1,323 @@
+"""The sandbox with honest notebooks: what cells and calls give, how soon a child is there, what is left of it."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from statistics import median
+
+import pytest
+import torch
+from boxes import HONEST, SMALL, WHY_NOT, asked
+
+from labkit.grading import box, cell, drop, exchange, frames, launch, seccomp, watch
+from labkit.grading.wire import decode, encode
+
+needs_a_box = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with box.Box(SMALL) as one:
+        yield one
+
+
+def outcome(one: box.Box, source: str) -> box.CellOutcome:
+    with one.run([("cell", source)]) as session:
+        return session.outcomes[-1]
+
+
+@needs_a_box
+def test_cells_run_in_order_and_each_has_its_own_outcome_and_output(shared):
+    cells = [("a", "x = 1\nprint('first')"), ("b", "x += 1\n\nraise ValueError(f'no {x}')"), ("c", "x * 10")]
+    with shared.run(cells) as session:
+        a, b, c = session.outcomes
+    assert (a.name, a.status, a.output, a.error, a.cut) == ("a", "ok", b"first\n", None, False)
+    assert (b.status, b.error) == ("error", box.Error("ValueError", "no 2", 3))
+    assert b"ValueError: no 2" in b.output
+    assert c.status == "ok"
+    assert b"20" in c.output
+
+
+@needs_a_box
+def test_a_call_is_answered_with_plain_data(shared):
+    with shared.run([HONEST]) as session:
+        answer = session.call("double", encode({"do": "call", "args": [torch.arange(3)]}), 5.0)
+        assert answer.status == "ok"
+        assert torch.equal(decode(answer.payload)["value"], torch.tensor([0, 2, 4]))
+        assert asked(session, "double", "ab") == "abab"
+        assert asked(session, "nothing") == "TypeError"
+
+
+@needs_a_box
+def test_a_large_answer_arrives_whole_and_one_over_the_limit_is_refused(shared):
+    source = "import torch\ndef f(n):\n    return torch.arange(n)\n"
+    with shared.run([("f", source)]) as session:
+        assert torch.equal(asked(session, "f", 400_000), torch.arange(400_000))
+        assert asked(session, "f", 1_000_000) == "output-limit"
+        assert torch.equal(asked(session, "f", 3), torch.arange(3))  # the session goes on
+
+
+@needs_a_box
+def test_a_syntax_error_names_its_line(shared):
+    found = outcome(shared, "x = 1\ndef f(:\n    pass")
+    assert found.status == "error"
+    assert (found.error.type, found.error.line) == ("SyntaxError", 2)
+
+
+@needs_a_box
+def test_sessions_know_nothing_of_each_other(shared):
+    leave = "import torch, builtins, os\ntorch.add = None\nbuiltins.open = None\nx = 1\nos.environ['X'] = '1'\n"
+    leave += "torch.set_default_dtype(torch.float64)\nimport IPython\nIPython.get_ipython().run_cell = None"
+    assert outcome(shared, leave).status == "ok"
+    look = "import torch, os\nassert torch.add and open('/tmp') if False else True\nassert 'X' not in os.environ\n"
+    look += "assert torch.ones(1).dtype == torch.float32 and 'x' not in globals()\nopen('/tmp/y', 'w').close()"
+    found = outcome(shared, look)
+    assert found.status == "ok", found
+
+
+@needs_a_box
+def test_two_sessions_live_side_by_side(shared):
+    with shared.run([HONEST]) as one, shared.run([("other", "def double(x):\n    return x + x + 1")]) as other:
+        assert [asked(one), asked(other), asked(one)] == [42, 43, 42]
+
+
+@needs_a_box
+def test_nothing_of_a_session_is_left(shared):
+    with shared.run([HONEST]):
+        pass
+    before = len(shared.pids())
+    source = "import subprocess\np = [subprocess.Popen(['sleep', '99']) for _ in range(3)]"
+    with shared.run([("a", source)]) as session:
+        assert len(session.pids()) == 5
+    assert session.pids() == []
+    time.sleep(0.1)  # the world for the next one is made meanwhile
+    assert len(shared.pids()) == before
+
+
+@needs_a_box
+def test_what_a_notebook_may_well_do_works(shared):
+    sources = {
+        "shell": "!ls\nfiles = !ls\nx = 5\nassert x == 5",
+        "script": "%%bash\nls",
+        "install": "%pip install torch",
+        "timing": "%%timeit -n 2 -r 1\nsum(range(10))",
+        "figures": "%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()",
+        "await": "import asyncio\nawait asyncio.sleep(0)",
+        "bars": "from tqdm.auto import tqdm\nfor _ in tqdm(range(3)): pass",
+        "warnings": "import warnings\nwarnings.warn('careful')",
+        "labkit": "from labkit import bench, check, plot, train",
+        "%%syncs": "%%syncs\nx = 1",
+        "gradients": "import torch\nx = torch.ones(2, requires_grad=True)\n(x * x).sum().backward()",
+        "pickle": "import pickle\nclass A: pass\npickle.loads(pickle.dumps(A()))",
+        "source": "import inspect\ndef f(): pass\nassert 'pass' in inspect.getsource(f)",
+        "pool": "import multiprocessing as mp\nwith mp.get_context('fork').Pool(2) as pool: pool.map(len, ['a'])",
+        "loopback": "import socket\ns = socket.create_server(('127.0.0.1', 0))\nt = socket.create_connection(s.getsockname())",
+        "files": "open('notes.txt', 'w').write('x')\nassert open('/home/learner/notes.txt').read() == 'x'",
+    }
+    with shared.run(list(sources.items())) as session:
+        wrong = {one.name: (one.status, one.error, one.output) for one in session.outcomes if one.status != "ok"}
+    assert not wrong
+    assert cell.NO_COMMANDS.encode() in session.outcomes[0].output
+
+
+@needs_a_box
+@pytest.mark.slow
+def test_ranks_meet_inside_the_box():
+    source = "import torch, torch.distributed as dist\nfrom labkit.ranks import run_ranks\ndef total():\n"
+    source += "    x = torch.ones(2)\n    dist.all_reduce(x)\n    return x.tolist()\nprint(run_ranks(total, 2))"
+    with box.Box(replace(SMALL, cell_s=60.0, total_s=90.0, memory_bytes=2 << 30)) as one:
+        found = outcome(one, source)
+    assert (found.status, found.output) == ("ok", b"[[2.0, 2.0], [2.0, 2.0]]\n")
+
+
+@needs_a_box
+def test_what_the_child_is(shared):
+    """No capabilities, no new privileges, a filter, its own process 1, its own loopback and nobody else to see."""
+    look = "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
+    look += "assert all(int(status[name], 16) == 0 for name in ('CapPrm', 'CapEff', 'CapBnd', 'CapAmb', 'CapInh'))\n"
+    look += "assert (status['NoNewPrivs'].strip(), status['Seccomp'].strip()) == ('1', '2')\nimport os, socket\n"
+    look += "assert sorted(int(n) for n in os.listdir('/proc') if n.isdigit()) == [1, os.getpid()]\n"
+    look += "assert socket.gethostname() == 'box' and [n for _, n in socket.if_nameindex()] == ['lo']\n"
+    look += "assert os.getuid() == 1000 and len(os.sched_getaffinity(0)) > 0\n"
+    look += "assert {int(n) for n in os.listdir('/proc/self/fd')} <= {0, 1, 2, *range(3, 12)}\n"
+    look += "import torch, threading\nassert torch.get_num_threads() == 1 and threading.active_count() == 1"
+    found = outcome(shared, look)
+    assert found.status == "ok", found
+
+
+@needs_a_box
+def test_a_call_is_stopped_in_time_and_the_session_is_over(shared):
+    with shared.run([("f", "def double(x):\n    while True: pass")]) as session:
+        started_s = time.monotonic()
+        assert asked(session, timeout_s=0.3) == "timeout"
+        assert time.monotonic() - started_s < 5.0
+        assert session.over == "timeout"
+        assert asked(session) == "died"
+        assert session.pids() == []
+
+
+@needs_a_box
+def test_all_cells_and_calls_share_the_total(shared, monkeypatch):
+    monkeypatch.setattr(shared, "limits", replace(SMALL, total_s=0.5))
+    with shared.run([("a", "import time\ntime.sleep(0.3)")] * 3) as session:
+        assert [found.status for found in session.outcomes] == ["ok", "timeout"]
+
+
+@needs_a_box
+def test_a_box_whose_processes_were_killed_starts_again(shared):
+    watch.end(shared.pids())
+    with shared.run([HONEST]) as session:
+        assert asked(session) == 42
+
+
+@needs_a_box
+def test_closing_a_box_ends_all_of_it():
+    one = box.Box(SMALL)
+    session = one.run([("a", "import subprocess\nsubprocess.Popen(['sleep', '99'])")])
+    pids = one.pids()
+    assert len(pids) >= 6
+    one.close()
+    assert watch.family(pids) == []
+    session.close()  # in whichever order
+
+
+@needs_a_box
+def test_a_box_does_not_outlive_its_grader():
+    code = "import sys; sys.path.insert(0, 'tests'); from boxes import SMALL; from labkit.grading import box\n"
+    code += "one = box.Box(SMALL); s = one.run([('a', 'x = 1')]); print(*one.pids(), flush=True)\n"
+    code += "import time; time.sleep(99)"
+    grader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    pids = [int(word) for word in grader.stdout.readline().split()]
+    grader.kill()
+    grader.wait()
+    grader.stdout.close()
+    until_s = time.monotonic() + 10.0
+    while watch.family(pids) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert pids
+    assert watch.family(pids) == []
+
+
+@needs_a_box
+def test_a_child_is_there_at_once(shared):
+    """Against the seconds that `import torch` takes; the median is 15 ms on a quiet machine."""
+    seconds = []
+    for _ in range(5):
+        started_s = time.monotonic()
+        with shared.run([]):
+            seconds.append(time.monotonic() - started_s)
+    assert median(seconds) < 0.5
+
+
+@needs_a_box
+def test_a_box_works_from_any_thread(shared):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(outcome(shared, "1 + 1").status))
+    thread.start()
+    thread.join()
+    assert found == ["ok"]
+
+
+def test_without_a_sandbox_the_same_answers_come():
+    with box.TRUSTED(SMALL) as one:
+        before = len(one.pids())
+        with one.run([HONEST, ("b", "1 / 0"), ("c", "import os\nprint(os.getcwd())")]) as session:
+            assert asked(session) == 42
+            assert [found.status for found in session.outcomes] == ["ok", "error", "ok"]
+        folder = session.outcomes[-1].output.decode().strip()
+        assert os.path.isdir(folder)
+        stays = ("a", "import subprocess\nsubprocess.Popen(['sleep', '99'], start_new_session=True)")
+        for source, status in (("while True: pass", "timeout"), ("import os\nos._exit(0)", "died")):
+            with one.run([stays]) as session:
+                session.run([("b", source)])
+                assert session.outcomes[-1].status == status
+        assert len(one.pids()) == before
+    assert not os.path.exists(folder)
+
+
+def test_a_machine_without_a_sandbox_says_what_would_help(monkeypatch):
+    monkeypatch.setattr(launch.shutil, "which", lambda _name: None)
+    assert "sudo apt-get install bubblewrap" in box.available()
+    with pytest.raises(box.Refused, match="apt-get install bubblewrap"):
+        box.Box()
+
+
+def test_other_systems_are_told_so(monkeypatch):
+    monkeypatch.setattr(launch.sys, "platform", "darwin")
+    assert "Linux" in box.available()
+
+
+def test_an_unknown_processor_is_refused(monkeypatch):
+    monkeypatch.setattr(launch.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(launch.platform, "machine", lambda: "riscv64")
+    assert "riscv64" in launch.missing()
+
+
+def test_why_a_box_did_not_start_ends_with_what_was_said():
+    assert "as most containers do not" in launch.why("warning\nbwrap: No permissions to create new namespace")
+    assert "No permissions" in launch.why("warning\nbwrap: No permissions to create new namespace")
+
+
+def test_root_mounts_at_neutral_paths_and_others_bind_directly(monkeypatch):
+    monkeypatch.setattr(launch, "_is_root", lambda: False)
+    command = launch.boxed("pass", {}, 1 << 20)
+    assert "bwrap" in command[0]
+    assert "--unshare-net" in command
+    monkeypatch.setattr(launch, "_is_root", lambda: True)
+    assert str(drop.__file__) in launch.boxed("pass", {}, 1 << 20)
+
+
+def test_the_filter_is_there_for_two_architectures_and_jumps_stay_inside():
+    for machine in ("x86_64", "aarch64"):
+        code = seccomp.program(machine)
+        lines = [seccomp.struct.unpack("=HBBI", code[i : i + 8]) for i in range(0, len(code), 8)]
+        assert len(lines) < 4096
+        for i, (kind, if_true, if_false, _) in enumerate(lines):
+            assert kind == 0x06 or i + 1 + max(if_true, if_false) < len(lines)
+        assert lines[-1] == (0x06, 0, 0, 0x7FFF0000)
+    with pytest.raises(KeyError):
+        seccomp.program("riscv64")
+
+
+def test_messages_are_found_among_noise():
+    token = os.urandom(frames.TOKEN_BYTES)
+    inbox = frames.Inbox(token, 100)
+    stream = b"noise" + frames.packed(token, b"r", b"one") + b"more noise" + frames.packed(token, b"a", b"two")
+    found = []
+    for i in range(len(stream)):
+        inbox.add(stream[i : i + 1])
+        while (message := inbox.take()) is not None:
+            found.append(message)
+    assert found == [(b"r", b"one"), (b"a", b"two")]
+    assert inbox.noise_bytes == len(b"noisemore noise")
+    with pytest.raises(frames.TooLong):
+        inbox.add(frames.packed(token, b"r", bytes(101)))
+    with pytest.raises(frames.TooLong):
+        frames.Inbox(token, 100).add(bytes(200))
+
+
+def test_told_errors_that_are_none_are_errors():
+    from labkit.grading.session import _status, _told
+
+    for body in (b"", b"[]", b"{}", b"[1", b"[" * 100_000, b'["a"]', b"3", b'["a", "b", "c"]'):
+        assert _told((b"r", body)).type == "unreadable"
+    assert _told((b"r", b"null")) is None
+    assert _status(box.Error("RuntimeError", "DefaultCPUAllocator: can't allocate memory")) == "memory"
+
+
+def test_output_is_kept_up_to_a_cap():
+    assert box.Limits().output_bytes > exchange.KEPT_BYTES
+
+
+def test_memory_and_family_of_this_process():
+    child = subprocess.Popen(["sleep", "99"])
+    try:
+        assert child.pid in watch.family([os.getpid()])
+        assert watch.memory_bytes([os.getpid()]) > 10 << 20
+    finally:
+        assert watch.end([child.pid])
+        child.wait()
+    assert watch.family([child.pid]) == []
