@@ -314,7 +314,7 @@ claim(
 
 # %% [markdown]
 # So a rule in bytes a parameter says nothing until it says which optimizer, which precision, which batch. Sixteen is
-# right for one row, when no token is looked at.
+# right for the first row, between two steps: at its peak, here in the optimizer's step, scratch space comes on top.
 
 # %% [markdown]
 # ### Six times parameters times tokens
@@ -521,8 +521,8 @@ table(["tokens in a step", "products, %", "attention, %", "all else, %"], rows, 
 # parallel* cuts each matrix; *pipeline parallel* deals out the layers. Lessons 14 to 17 build them.
 
 # %%
-CARD, SEQ_LENGTH = card("H100"), 4096
-one = Plan(seq=SEQ_LENGTH)
+CARD = card("H100")
+one = Plan(batch=4, seq=4096)
 less = replace(one, recompute="full")
 WAYS = {
     "as it is": one,
@@ -530,8 +530,8 @@ WAYS = {
     "LoRA": replace(less, lora=16),
     "ZeRO on 8": replace(less, zero=3, ranks=8),
     "ZeRO on 64": replace(less, zero=3, ranks=64),
-    "ZeRO on 512": replace(less, zero=3, ranks=512),
     "tensor 8, pipeline 8": replace(less, tp=8, sequence_parallel=True, pp=8, ranks=64, zero=1),
+    "ZeRO 64 x tensor 8": replace(less, tp=8, sequence_parallel=True, zero=3, ranks=512),
 }
 
 
@@ -558,13 +558,14 @@ NAMES += ["llama-3-70b", "llama-3.1-405b"]
 fit = {name: fits(preset(name)) for name in NAMES}
 cell = lambda one: "-" if one is None else f"{'fits' if one[1] else 'no'}, {one[0] / 1e9:,.0f}"
 rows = [[name, *(cell(fit[name][way]) for way in WAYS)] for name in NAMES]
-caption = f"GB on a card of {format_bytes(CARD.memory_bytes)}, {SEQ_LENGTH:,} tokens"
+caption = f"GB on a card of {format_bytes(CARD.memory_bytes)}, four sequences of 4,096 tokens"
 table(["model", *WAYS], rows, caption=caption, varying=True)
 
 # %% [markdown]
 # Read a row from the left, and stop at the first that fits. Argue with it: with another card, shorter sequences or Adam
-# in 8 bits, rows change their answer. LoRA is another training, of which you must know that it is enough. ZeRO on 512
-# wants 512 sequences in a step, one for each card at least; tensor and pipeline parallel do not. Each cell is a sum:
+# in 8 bits, rows change their answer. LoRA is another training, of which you must know that it is enough. ZeRO wants
+# sequences for each card, and leaves each of them whole; tensor and pipeline parallel cut a sequence's own activations.
+# Each cell is a sum:
 
 # %%
 model = preset("llama-3-8b")
@@ -573,7 +574,7 @@ parts = {}
 for name, plan in WAYS.items():
     each = estimate(model, plan)
     parts[name] = {key: getattr(each, f"{key}_bytes") for key in keys}
-plot_memory.bars(parts, CARD.memory_bytes, title=f"{model.name}, {SEQ_LENGTH:,} tokens")
+plot_memory.bars(parts, CARD.memory_bytes, title=f"{model.name}, four sequences")
 
 # %%
 first = {name: next((way for way, f in fit[name].items() if f and f[1]), None) for name in NAMES}
@@ -748,7 +749,7 @@ for name, tuned in JOBS:
     way, n_tokens = next(k for k, f in plain.items() if f and f[1]), tuned or 20 * count(model)
     needed = [cards_needed(model, n_tokens, way, link) for link in LINKS]
     on_one = days(model, n_tokens, way, 1, "NVLink 4")
-    told = [format_count(n_tokens), way, f"{on_one:,.1f}"]
+    told = [format_count(n_tokens), way, f"{on_one:,.2f}"]
     rows.append([name, *told, *(k or "never" for k in needed)])
 table(["model", "tokens", "fits", "days on one", *LINKS], rows)
 
