@@ -24,7 +24,8 @@ _UNKNOWN = "States only: activations and logits follow from a model's sizes, whi
 class Report:
     """What one rank holds at its peak, by part (None: not known), and hands to each collective in a step, in bytes.
 
-    rest: its states between two steps, gradients kept.
+    phases: what it holds in every moment of a step, the peak's phase among them. rest: its states between two steps,
+    gradients kept.
     """
 
     model: Architecture | int
@@ -33,6 +34,7 @@ class Report:
     parts: dict[str, int | None]
     phase: str
     stage: int
+    phases: dict[str, int]
     rest: States
     communication: dict[str, int]
 
@@ -59,15 +61,15 @@ def report(model: Architecture | int, plan: Plan, card: Card | None = None) -> R
     """What training the model by this plan takes. ValueError, in one sentence, where it cannot be done."""
     if isinstance(model, int):
         rest, phase, stage = states(model, plan), "", 0
-        found = asdict(rest)
+        found = asdict(rest) | {"phases": {}}
     else:
         guess = _estimate(model, plan)
         found, phase, stage = asdict(guess), guess.phase, guess.stage
         rest = states(model, plan, stage)
     parts = {part: found.get(f"{part}_bytes") for part in PARTS}
     sent = communication_bytes(model, plan, stage)
-    split = {"parts": parts, "phase": phase, "stage": stage, "rest": rest, "communication": sent}
-    return Report(model=model, plan=plan, card=card, **split)
+    when = {"phase": phase, "stage": stage, "phases": found["phases"]}
+    return Report(model=model, plan=plan, card=card, parts=parts, **when, rest=rest, communication=sent)
 
 
 def advice(found: Report, *, most: int = MOST_CHANGES) -> list[Advice]:
@@ -94,7 +96,7 @@ def as_json(found: Report) -> str:
     said = {f"{part}_bytes": size for part, size in found.parts.items()}
     said |= {"total_bytes": found.total_bytes, "fits": found.fits, "states_only": found.states_only}
     said |= {"phase": found.phase or None, "stage": found.stage, "at_rest": asdict(found.rest)}
-    said["communication_bytes"] = found.communication
+    said |= {"phases_bytes": found.phases, "communication_bytes": found.communication}
     card = None if found.card is None else {"name": found.card.name, "memory_bytes": found.card.memory_bytes}
     model = found.model if isinstance(found.model, int) else asdict(found.model)
     return json.dumps(said | {"gpu": card, "model": model, "plan": asdict(found.plan)}, indent=1, ensure_ascii=False)
