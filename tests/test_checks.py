@@ -43,7 +43,7 @@ def _marks(number):
 
 WRONG = _wrong_answers()
 # These train, run a loop until two times can be told apart, or judge in ranks.
-SLOW = {"2.3", "4.2", "4.3", "5.4", "11.3", "12.2", "12.3", "12.4", "13.4"}
+SLOW = {"2.3", "4.2", "4.3", "5.4", "11.3", "12.2", "12.3", "12.4", "13.4", "14.2", "14.3", "14.4"}
 each_exercise = pytest.mark.parametrize(
     "exercise",
     [pytest.param(each, id=f"{each.number}-{each.name}", marks=_marks(each.number)) for each in EXERCISES],
