@@ -114,7 +114,7 @@ def test_what_a_notebook_may_well_do_works(shared):
         "pickle": "import pickle\nclass A: pass\npickle.loads(pickle.dumps(A()))",
         "source": "import inspect\ndef f(): pass\nassert 'pass' in inspect.getsource(f)",
         "pool": "import multiprocessing as mp\nwith mp.get_context('fork').Pool(2) as pool: pool.map(len, ['a'])",
-        "loopback": "import socket\ns = socket.create_server(('127.0.0.1', 0))\nt = socket.create_connection(s.getsockname())",
+        "loopback": "import socket as s\na = s.create_server(('127.0.0.1', 0))\nb = s.create_connection(a.getsockname())",
         "files": "open('notes.txt', 'w').write('x')\nassert open('/home/learner/notes.txt').read() == 'x'",
     }
     with shared.run(list(sources.items())) as session:
