@@ -1,19 +1,30 @@
-"""What a training step takes at its peak, by part and per rank: states at rest, activations, logits, overhead."""
+"""What a training step takes at its peak, by part, on the rank that needs most.
+
+Of an `Architecture`: the closed form of labkit.activations. Of a torch module: live tensors of one step without data.
+What a card holds besides tensors is a part of its own, and assumed.
+"""
 
 from dataclasses import dataclass
 
+from labkit import activations, activations_hf
+from labkit.activations import PARTS
 from labkit.architecture import Architecture
-from labkit.states import PRECISIONS, Plan, check, states
+from labkit.states import Plan, check, states
 
-OVERHEAD = {"CUDA context": 500 * 2**20, "NCCL buffers": 500 * 2**20}
-"""Assumed, not measured: what a process takes on a card before and beside its tensors; NCCL's only with other ranks."""
+OVERHEAD = {"CUDA context": 500 * 2**20, "NCCL buffers": 563 * 2**20}
+"""What a process takes on a card before and beside its tensors, NCCL's only with other ranks. The context is assumed,
+not measured. NCCL's first barrier was measured elsewhere to take 0.55 to 2 GiB, of which the least is taken here
+(stas00/ml-engineering, debug/, read 2026-11-30)."""
 SLACK = 0.05
 """Assumed, not measured: the share of the tensors' bytes that the caching allocator holds besides."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Bytes of one rank at the peak of a step, which its phase names; the parts add up to total_bytes."""
+    """Bytes of one rank at the peak of a step, which its phase names; the parts add up to total_bytes.
+
+    phases: the total of every phase. stage: the pipeline stage that needs most.
+    """
 
     parameters_bytes: int
     gradients_bytes: int
@@ -32,44 +43,62 @@ class Estimate:
         return sum(parts) + self.activations_bytes + self.logits_bytes + self.overhead_bytes
 
 
-def estimate(model: Architecture | int, plan: Plan, *, overhead: bool = True) -> Estimate:
-    """Bytes at the peak of a step, of the rank and pipeline stage that need most; a bare number: of the states alone.
+def estimate(model: object, plan: Plan, *, overhead: bool = True, implementation: str = "labkit") -> Estimate:
+    """Bytes at the peak of a step, of the rank and pipeline stage that need most.
 
-    ValueError, in one sentence, where the plan does not suit the model.
+    model: an Architecture; a torch module from tokens to logits, whose step is run without data, and whose activations
+    then include the logits; or a bare number of parameters, of which only the states are known.
+    implementation: whose code runs, "labkit" (labkit.lm) or "transformers" (its Llama and Qwen).
+    ValueError, in one sentence, where the plan does not suit the model, or implementation is neither.
     """
-    n_stages = plan.pp if isinstance(model, Architecture) else 1
-    found = (_of_stage(model, plan, stage, overhead) for stage in range(n_stages))
-    return max(found, key=lambda each: each.total_bytes)
-
-
-def _of_stage(model: Architecture | int, plan: Plan, stage: int, overhead: bool) -> Estimate:
-    """The estimate of one pipeline stage."""
-    rest = states(model, plan, stage)
-    activations = logits = 0
+    if implementation not in ("labkit", "transformers"):
+        raise ValueError(f'implementation is "labkit" or "transformers", not {implementation!r}.')
     if isinstance(model, Architecture):
         check(model, plan)
-        in_flight = min(plan.pp - stage, plan.micro_batches or plan.pp)
-        activations = in_flight * model.layers // plan.pp * _layer_bytes(model, plan)
-        last = stage == plan.pp - 1
-        logits = last * plan.batch * plan.seq * model.vocab // plan.tp * (2 * PRECISIONS[plan.precision][4] + 4)
-    tensors = rest.total_bytes + activations + logits
-    extra = 0
-    if overhead:
-        extra = OVERHEAD["CUDA context"] + (OVERHEAD["NCCL buffers"] if plan.ranks > 1 else 0) + int(SLACK * tensors)
+        form = activations if implementation == "labkit" else activations_hf
+        # A stage between the ends holds no more micro-batches than the first, and neither embedding nor logits.
+        found = [_at_peak(_moments(form, model, plan, stage), plan, stage, overhead) for stage in {0, plan.pp - 1}]
+        return max(found, key=lambda each: each.total_bytes)
+    if isinstance(model, int):
+        rest = states(model, plan)
+        held = dict(zip(PARTS, (rest.parameters_bytes, rest.gradients_bytes, rest.optimizer_bytes, 0, 0), strict=True))
+        return _at_peak({"at rest": held}, plan, 0, overhead)
+    return _at_peak({"a step": _module(model, plan)}, plan, 0, overhead)
+
+
+def _moments(form, arch: Architecture, plan: Plan, stage: int) -> dict[str, dict[str, int]]:
+    """Each phase's bytes by part; transformers' form knows one stage."""
+    return form.phases(arch, plan, stage) if form is activations else form.phases(arch, plan)
+
+
+def _at_peak(phases: dict[str, dict[str, int]], plan: Plan, stage: int, overhead: bool) -> Estimate:
+    """The estimate of one pipeline stage, from each phase's bytes by part."""
+    totals = {phase: sum(parts.values()) for phase, parts in phases.items()}
+    fixed = OVERHEAD["CUDA context"] + (OVERHEAD["NCCL buffers"] if plan.ranks > 1 else 0)
+    beside = {phase: fixed + int(SLACK * total) if overhead else 0 for phase, total in totals.items()}
+    phase = max(totals, key=totals.__getitem__)
     return Estimate(
-        **vars(rest), activations_bytes=activations, logits_bytes=logits, overhead_bytes=extra,
-        phase="loss backward", stage=stage, phases={"loss backward": tensors + extra},
+        **{f"{part}_bytes": phases[phase][part] for part in PARTS}, overhead_bytes=beside[phase],
+        phase=phase, stage=stage, phases={name: totals[name] + beside[name] for name in totals},
     )  # fmt: skip
 
 
-def _layer_bytes(arch: Architecture, plan: Plan) -> int:
-    """Bytes that one block keeps for its backward pass, about."""
-    tokens, element = plan.batch * plan.seq, PRECISIONS[plan.precision][4]
-    if plan.recompute == "full":
-        return tokens * arch.width * element // (plan.tp if plan.sequence_parallel else 1)
-    whole = 4 * arch.width  # inputs of two norms, of the attention and of the MLP
-    heads = (2 * arch.heads + 2 * arch.kv_heads) * arch.head_width  # queries, outputs; keys, values
-    inside = (4 if arch.gated else 2) * arch.hidden * max(arch.experts_per_token, 1)
-    scores = 2 * arch.heads * plan.seq if plan.attention == "math" and plan.recompute == "none" else 0
-    whole //= plan.tp if plan.sequence_parallel else 1
-    return tokens * element * (whole + (heads + inside + scores) // plan.tp)
+def _module(model: object, plan: Plan) -> dict[str, int]:
+    """Bytes by part of a module's peak; where ZeRO splits its states, less by what they are smaller."""
+    from torch import nn
+
+    from labkit import live
+
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"a model is an Architecture, a torch module or a number, not a {type(model).__name__}.")
+    kinds = live.module_peak(model, plan).by_category
+    shapes = [tuple(p.shape) for p in model.parameters() if p.requires_grad]
+    alone = {"zero": 0, "ranks": 1, "tp": 1, "pp": 1, "sequence_parallel": False, "shard_ranks": 0}
+    whole, mine = states(shapes, Plan(**vars(plan) | alone)), states(shapes, plan)
+    return {
+        "parameters": kinds["parameters"] + kinds["buffers"] + mine.parameters_bytes - whole.parameters_bytes,
+        "gradients": max(kinds["gradients"] + mine.gradients_bytes - whole.gradients_bytes, 0),
+        "optimizer": kinds["optimizer"] + kinds["other"] + mine.optimizer_bytes - whole.optimizer_bytes,
+        "activations": kinds["activations"] + kinds["temporaries"],
+        "logits": 0,
+    }

@@ -4,11 +4,21 @@ A fake tensor has a shape and a dtype and no memory, so a step of a large model 
 What is counted is live tensors: not the allocator's slack, not the device's context, not what a kernel uses inside.
 """
 
+import copy
+import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
+import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
+
+from labkit import lm
+from labkit.architecture import Architecture
+from labkit.optimizers import Optimizer
+from labkit.states import Plan, check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +72,7 @@ class _Tracker(MemTracker):
         self.phases[phase] = max(total, self.phases.get(phase, 0))
         if total > self.peak.total_bytes:
             kinds = {_CATEGORIES[kind.value]: sum(device[kind] for device in now) for kind in self._ref_class}
-            self.peak = Peak(
-                total_bytes=total, by_category=kinds, phase=phase, phases=self.phases, operation=str(func)
-            )
+            self.peak = Peak(total_bytes=total, by_category=kinds, phase=phase, phases=self.phases, operation=str(func))
         return result
 
 
@@ -76,9 +84,51 @@ def peak(step: Callable[[], object], *tracked) -> Peak:
     """
     tracker = _Tracker()
     tracker.track_external(*tracked)
-    with tracker:
+    with tracker, warnings.catch_warnings():
+        # A hook that takes a gradient away leaves none for MemTracker to look at, which it says each time.
+        warnings.filterwarnings("ignore", "Expected a tensor or a traceable wrapper-subclass")
         step()
     return tracker.peak
+
+
+def training_peak(arch: Architecture, plan: Plan) -> Peak:
+    """The peak of a reference model's step by this plan, on one rank: the measured counterpart of labkit.estimate.
+
+    Adafactor reads its numbers, so its step runs on real tensors, and the model must be small. ValueError: what one
+    rank cannot show (several ranks, adapters), experts, or an optimizer that torch has not.
+    """
+    if plan.ranks > 1 or plan.lora:
+        raise ValueError("a step on one rank shows neither several ranks nor adapters")
+    check(arch, plan)
+    with nullcontext() if plan.optimizer == "adafactor" else fake():
+        return _peak(lm.build(arch, attention=plan.attention, recompute=plan.recompute), plan)
+
+
+def module_peak(model: nn.Module, plan: Plan) -> Peak:
+    """The peak of a step of any model from tokens to logits (or to an object that has them), as it is, on one rank.
+
+    The model is not touched and its weights are not copied. Of the plan, precision, optimizer, batch and seq count.
+    """
+    with fake():
+        memo = {}
+        for name, each in (*model.named_parameters(), *model.named_buffers()):
+            del name
+            made = torch.empty(each.shape, dtype=each.dtype)
+            memo[id(each)] = nn.Parameter(made, each.requires_grad) if isinstance(each, nn.Parameter) else made
+        return _peak(copy.deepcopy(model, memo), plan)
+
+
+def _peak(model: nn.Module, plan: Plan) -> Peak:
+    """The peak of the second step of a model in 32 bits, set to the plan's precision first."""
+    if plan.precision in ("bf16", "mixed", "mixed-fp32-grads"):
+        for weight in model.parameters():
+            weight.data = weight.data.bfloat16()
+    optimizer = Optimizer(model, plan)
+    tokens = torch.zeros(plan.batch, plan.seq + 1, dtype=torch.int64)
+    step = lambda: lm.train_step(model, optimizer, tokens, autocast=plan.precision == "autocast")
+    step()
+    copies = [] if optimizer.masters is optimizer.weights else optimizer.masters
+    return peak(step, model, copies, *optimizer.inner, tokens)
 
 
 def fake() -> FakeTensorMode:

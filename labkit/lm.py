@@ -37,20 +37,20 @@ def _norm(arch: Architecture, width: int) -> nn.Module:
     return nn.LayerNorm(width) if arch.norm == "layer" else RMSNorm(width)
 
 
-def rotary_tables(seq: int, head_width: int) -> tuple[Float[Tensor, "T Q"], Float[Tensor, "T Q"]]:
+def rotary_tables(seq: int, head_width: int) -> tuple[Float[Tensor, "T 1 Q"], Float[Tensor, "T 1 Q"]]:
     """Cosines and sines of each position's angles, one for each pair of numbers of a head.
 
     Source: Su et al., RoFormer (2021), section 3.4.2.
     """
     rates = 10000.0 ** -(torch.arange(0, head_width, 2) / head_width)
-    angles = torch.outer(torch.arange(seq), rates)
+    angles = torch.outer(torch.arange(seq), rates).unsqueeze(1)
     return angles.cos(), angles.sin()
 
 
-def rotate(x_BKTP: Float[Tensor, "B K T P"], cos: Tensor, sin: Tensor) -> Float[Tensor, "B K T P"]:
+def rotate(x_BTKP: Float[Tensor, "B T K P"], cos: Tensor, sin: Tensor) -> Float[Tensor, "B T K P"]:
     """Each pair of numbers of a head turned by its position's angle: computed in 32 bits, returned as it came."""
-    a, b = x_BKTP.float().chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x_BKTP.dtype)
+    a, b = x_BTKP.float().chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x_BTKP.dtype)
 
 
 def flash(q_BKTP: Tensor, k_BKTP: Tensor, v_BKTP: Tensor) -> Tensor:
@@ -87,13 +87,12 @@ class Attention(nn.Module):
 
     def forward(self, x_BTD: Float[Tensor, "B T D"], tables: tuple) -> Float[Tensor, "B T D"]:
         """Tokens mixed with those before them, in the same shape."""
-        heads = (self.to_q(x_BTD), self.to_k(x_BTD), self.to_v(x_BTD))
-        q, k, v = (part.unflatten(-1, (-1, self.arch.head_width)).transpose(1, 2) for part in heads)
-        del heads
+        q, k, v = (to(x_BTD).unflatten(-1, (-1, self.arch.head_width)) for to in (self.to_q, self.to_k, self.to_v))
         if self.arch.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         if tables:
             q, k = rotate(q, *tables), rotate(k, *tables)
+        q, k, v = (part_BTKP.transpose(1, 2) for part_BTKP in (q, k, v))
         mixed_BKTP = rerun(self.core, q, k, v) if self.recompute else self.core(q, k, v)
         return self.to_out(mixed_BKTP.transpose(1, 2).flatten(2))
 
@@ -173,8 +172,9 @@ def build(arch: Architecture, *, attention: str = "flash", recompute: str = "non
     return Decoder(arch, {"flash": flash, "math": math}[attention], recompute)
 
 
-def next_token_loss(logits_BTV: Float[Tensor, "B T V"], targets_BT: Int[Tensor, "B T"]) -> Float[Tensor, ""]:
-    """Mean cross-entropy, in 32 bits whatever the logits come in."""
+def next_token_loss(logits_BTV: object, targets_BT: Int[Tensor, "B T"]) -> Float[Tensor, ""]:
+    """Mean cross-entropy, in 32 bits whatever the logits come in: as a tensor, or in an object that has them."""
+    logits_BTV = getattr(logits_BTV, "logits", logits_BTV)
     return functional.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
 
 

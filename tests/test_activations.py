@@ -1,0 +1,125 @@
+"""Activations: the published formulas as papers print them, and the phases of labkit.lm's own step."""
+
+from dataclasses import replace
+
+import pytest
+
+from labkit import live, tape
+from labkit.activations import layer_bytes, logits_bytes, part_of, phases, tensors
+from labkit.lm_sizes import Step
+from labkit.presets import preset
+from labkit.states import Plan, states
+from labkit.tape import LEAF
+from labkit.verify import gpt_style, llama_style
+
+PLAN = Plan(precision="fp32", batch=2, seq=64)
+MEASURED = {  # MemTracker's names of the phases
+    "forward: the loss": "loss", "backward: the loss": "loss backward", "backward: head": "head backward",
+    "backward: norm": "head backward", "backward: blocks": "block backward", "optimizer step": "optimizer step",
+    "backward: the model": "embedding backward", "backward: token": "embedding backward",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["megatron-22b", "gpt3-175b", "megatron-530b", "megatron-1t"])
+def test_a_layer_is_what_the_paper_prints(name):
+    """Korthikanti et al., table 2, times 16 bits' own bytes: s tokens, b, h, a, t."""
+    arch = preset(name)
+    s, b, h, a, t = 2048, 4, arch.width, arch.heads, 8
+    none = Plan(batch=b, seq=s, attention="math")
+    split = replace(none, tp=t, ranks=t)
+    both = replace(split, sequence_parallel=True)
+    assert layer_bytes(arch, none) == pytest.approx(s * b * h * (34 + 5 * a * s / h))
+    assert layer_bytes(arch, split) == pytest.approx(s * b * h * (10 + 24 / t + 5 * a * s / (h * t)))
+    assert layer_bytes(arch, both) == pytest.approx(s * b * h / t * (34 + 5 * a * s / h))
+    assert layer_bytes(arch, replace(split, recompute="selective")) == pytest.approx(s * b * h * (10 + 24 / t))
+    assert layer_bytes(arch, replace(both, recompute="selective")) == pytest.approx(s * b * h * 34 / t)
+    assert layer_bytes(arch, replace(none, recompute="full")) == s * b * h * 2
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "mixed", "mixed-fp32-grads", "autocast"])
+@pytest.mark.parametrize("arch", [gpt_style(), llama_style()], ids=["gpt", "llama"])
+def test_every_phase_is_what_memtracker_sees(arch, precision):
+    plan = replace(PLAN, precision=precision)
+    measured = {}
+    for name, n_bytes in live.training_peak(arch, plan).phases.items():
+        name = MEASURED.get(name, "forward")
+        measured[name] = max(n_bytes, measured.get(name, 0))
+    predicted = {phase: sum(parts.values()) for phase, parts in phases(arch, plan).items()}
+    for phase in ("forward", "loss", "loss backward", "head backward", "block backward"):
+        assert predicted[phase] == pytest.approx(measured[phase], rel=0.04), phase
+    assert predicted["optimizer step"] == pytest.approx(measured["optimizer step"], rel=0.005)
+    assert max(predicted.values()) == pytest.approx(max(measured.values()), rel=0.005)
+
+
+LEFT_OUT = {  # a term, and where it shows: the configuration, and the least that it is worth there
+    "fp32 log-softmax under bf16": (gpt_style(vocab=8192), {"precision": "bf16"}, "log-softmax", 0.05),
+    "two temporaries of the logits' gradient": (gpt_style(vocab=8192), {"batch": 16}, "gradient of logits", 0.1),
+    "foreach's temporary": (gpt_style(vocab=64), {"batch": 1, "seq": 8}, "optimizer at work", 0.1),
+    "autocast's copies": (llama_style(width=256, vocab=64), {"precision": "autocast", "seq": 128}, ", 16 bits", 0.05),
+    "the residual stream": (gpt_style(vocab=64), {"batch": 8}, "residual stream", 0.05),
+    "root-mean-square norm's products": (llama_style(vocab=64), {"batch": 8}, ": normed", 0.05),
+    "softmax and scores": (llama_style(vocab=64), {"attention": "math", "seq": 256}, "softmax", 0.05),
+    "GELU's input": (gpt_style(vocab=64), {"batch": 8}, "up's result", 0.05),
+}
+
+
+@pytest.mark.parametrize("term", LEFT_OUT)
+def test_a_term_left_out_is_noticed(term):
+    """Each term is a good part of some peak: without it, the form would miss what MemTracker measures there."""
+    arch, changes, word, share = LEFT_OUT[term]
+    plan = replace(PLAN, **{"optimizer": "sgd", **changes} if word != "optimizer at work" else changes)
+    every = tensors(arch, plan)
+    measured = live.training_peak(arch, plan).total_bytes
+    assert max(sum(of.values()) for of in every.values()) == pytest.approx(measured, rel=0.02)
+    without = max(sum(n for name, n in of.items() if word not in name) for of in every.values())
+    assert without < (1 - share) * measured
+
+
+def test_the_peak_is_not_the_sum_of_its_parts():
+    every = phases(gpt_style(vocab=8192), PLAN)
+    parts = {part for of in every.values() for part in of}
+    largest = sum(max(of[part] for of in every.values()) for part in parts)
+    assert largest > 1.1 * max(sum(of.values()) for of in every.values())
+
+
+def test_gradients_at_the_end_are_what_states_says_and_nothing_else_is_left():
+    for arch in (gpt_style(layers=5), llama_style()):
+        for plan in (PLAN, replace(PLAN, zero=2, ranks=4), replace(PLAN, recompute="full"), replace(PLAN, lora=4)):
+            played = Step(arch, plan).play()
+            assert played.leaf_bytes() == pytest.approx(states(arch, plan).gradients_bytes, rel=1e-4)
+            assert played.total == pytest.approx(played.leaf_bytes())
+
+
+def test_logits_are_counted_with_their_copies():
+    arch, plan = gpt_style(vocab=8192), replace(PLAN, precision="bf16")
+    assert phases(arch, plan)["loss backward"]["logits"] == logits_bytes(arch, plan) == 3 * 4 * 128 * 8192
+
+
+def test_a_depth_of_twelve_is_played_as_if_every_block_were(monkeypatch):
+    deep = gpt_style(layers=12)
+    short = {phase: sum(of.values()) for phase, of in phases(deep, PLAN).items()}
+
+    def layers(self, x, n):
+        for _ in range(n):
+            x = self.unit(x)
+        return x
+
+    monkeypatch.setattr(Step, "layers", layers)
+    assert short == {phase: sum(of.values()) for phase, of in phases(deep, PLAN).items()}
+
+
+def test_names_belong_to_parts():
+    names = ("parameters", f"{LEAF} q", "optimizer state", "logits, 32 bits", "q's result")
+    assert [part_of(name) for name in names] == ["parameters", "gradients", "optimizer", "logits", "activations"]
+
+
+def test_a_storage_goes_with_the_last_that_holds_it():
+    played = tape.Tape()
+    x = tape.Sized("x", 10, 4, leaf=True)
+    y = played.run("y", 10, 4, [x], keep_result=True)
+    key, n_bytes = y.key, y.n_bytes
+    del y
+    assert played.total == 40
+    played.backward(key, n_bytes)
+    assert (played.total, played.leaf_bytes()) == (40, 40)
+    assert max(total for total, _ in played.peaks.values()) == 120
