@@ -915,8 +915,9 @@ table(["model", "parameters", "met by a token", "6 N D / exact"], rows)
 # ### Exercise 10.3 · A napkin that is right (20 min, hard)
 #
 # Return the bytes at the peak of a training step as `peak` measures them: 32 bits, AdamW with its scratch space.
-# `attention` is `"flash"` or `"math"`, `recompute` is `"none"` or `"full"`. The check holds it against measurements of
-# models like GPT-2, drawn at random; it must be within five per cent.
+# `attention` is `"flash"` or `"math"`, `recompute` is `"none"` or `"full"`. Compute it from the sizes,
+# without building a model. The check holds it against measurements of models like GPT-2, drawn at random; it must be
+# within five per cent.
 
 # %% [markdown]
 # Begin with `napkin`. For `math`, ask `kept` what a block keeps with `attention="math"`, and how that grows with `seq`

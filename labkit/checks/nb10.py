@@ -8,7 +8,7 @@ import torch
 from labkit import cost
 from labkit.architecture import Architecture, count, parameters
 from labkit.checker import Exercise, close
-from labkit.checks.napkins import NAPKIN_MISTAKES, drive_peak, napkin_cause, peak_bytes, peak_cases
+from labkit.checks.napkins import NAPKIN_MISTAKES, drive_peak, from_sizes, napkin_cause, peak_bytes, peak_cases
 from labkit.checks.options import OPTION_MISTAKES, cheapest, chosen_cause, option_cases
 from labkit.presets import preset
 
@@ -190,6 +190,7 @@ EXERCISES = (
         reference=peak_bytes,
         compare=napkin_cause,
         drive=drive_peak,
+        mechanism=from_sizes,
         mistakes=NAPKIN_MISTAKES,
         points=4,
         hints=(
