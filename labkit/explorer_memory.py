@@ -21,7 +21,6 @@ _TRAINED = {"all weights": (0, 16)} | {
 }
 _MOST_CHANGES = 2  # those of the advice: more would be looked for longer than a reader waits
 _PAUSE_S = 0.15  # advice takes longer than bars, and comes when the knobs rest
-_ROOM = 9  # percent of the bar's width that a figure needs
 
 
 def explore(model: str = "llama-3-8b", card: str = "A100-80", **plan: object) -> None:
@@ -88,10 +87,13 @@ def html(rows: dict[str, Report | str], found: Report) -> str:
     tone = "good" if found.fits else "bad"
     below = "".join(f"<div>{escape(each)}</div>" for each in _sentences(found) if each)
     verdict = panel(tone, f"<b>{escape(memory_report.verdict(found))}</b>{below}")
-    return f'<div style="{_PAGE}">{_row("", line, "")}{bars}{_table(rows, chosen)}{verdict}</div>'
+    return _page(f"{_row('', line, '')}{bars}{_table(rows, chosen)}{verdict}")
 
 
-_PAGE = "color: var(--jp-content-font-color1, inherit); line-height: 1.4; max-width: 60em"
+def _page(body: str) -> str:
+    """What is shown, as wide as there is room and no wider: a table that is too wide scrolls by itself."""
+    style = "color: var(--jp-content-font-color1, inherit); line-height: 1.4; max-width: 60em"
+    return f'<div style="width: 0; min-width: 100%"><div style="{style}">{body}</div></div>'
 
 
 def _row(label: str, middle: str, end: str) -> str:
@@ -99,7 +101,7 @@ def _row(label: str, middle: str, end: str) -> str:
     return (
         '<div style="display: flex; align-items: center; margin: 3px 0">'
         f'<div style="flex: 0 0 5.5em">{label}</div><div style="flex: 1 1 auto; min-width: 0">{middle}</div>'
-        f'<div style="flex: 0 0 12em; padding-left: 8px">{end}</div></div>'
+        f'<div style="flex: 0 0 min(12em, 30%); padding-left: 8px">{end}</div></div>'
     )
 
 
@@ -122,26 +124,31 @@ def _bar(label: str, each: Report | str, whole: float, memory: int, chosen: bool
 def _piece(part: str, size: int, percent: float, look: tuple[str, str, str]) -> str:
     """One part of a bar, with its figure where there is room."""
     colour, hatch, ink = look
-    ground = f"position: relative; z-index: 1; background-color: {colour}; padding: 2px"  # no line crosses the figure
-    figure = f'<span style="{ground}">{format_bytes(size)}</span>' if percent > _ROOM else ""
+    ground = f"position: relative; z-index: 1; background-color: {colour}; padding: 0 2px; white-space: nowrap"
+    # The card's line does not cross the figure; without room beside the empty piece, the figure wraps out of sight.
+    figure = f'<i style="height: 26px"></i><span style="{ground}">{format_bytes(size)}</span>'
     style = f"width: {percent:.3f}%; background-color: {colour}; color: {ink}; {_STRIPES if hatch else ''}"
-    style += "box-shadow: inset -1px 0 0 #fff; font-size: 80%; line-height: 26px; text-align: center; overflow: hidden"
+    style += "display: flex; flex-wrap: wrap; justify-content: center; height: 26px; overflow: hidden; "
+    style += "box-shadow: inset -1px 0 0 #fff; font-size: 80%; line-height: 26px"
     return f'<div title="{part} {format_bytes(size)}" style="{style}">{figure}</div>'
 
 
 _STRIPES = "background-image: repeating-linear-gradient(45deg, #0000 0 5px, #0006 5px 7px); "
 
 
+_RIGHT = "text-align: right; white-space: nowrap"
+
+
 def _table(rows: dict[str, Report | str], chosen: str) -> str:
     """Every figure of every bar; a column a part, headed by its look."""
     looks = zip(PARTS, LOOKS, strict=False)
-    heads = "".join(f'<th style="text-align: right">{_swatch(look)} {part}</th>' for part, look in looks)
+    heads = "".join(f'<th style="{_RIGHT}">{_swatch(look)} {part}</th>' for part, look in looks)
     body = ""
     for label, each in rows.items():
         if isinstance(each, Report):
-            cells = "".join(f'<td style="text-align: right">{format_bytes(size)}</td>' for size in each.parts.values())
+            cells = "".join(f'<td style="{_RIGHT}">{format_bytes(size)}</td>' for size in each.parts.values())
             name = f"<b>{label}</b>" if label == chosen else label
-            body += f'<tr><th scope="row" style="text-align: left; font-weight: normal">{name}</th>{cells}</tr>'
+            body += f'<tr><th scope="row" style="font-weight: normal; white-space: nowrap">{name}</th>{cells}</tr>'
     style = "font-size: 90%; margin: 8px 0; border-spacing: 12px 0"
     return f'<div style="overflow-x: auto"><table style="{style}"><tr><th></th>{heads}</tr>{body}</table></div>'
 
@@ -199,7 +206,7 @@ def _soon(do: Callable[[], None], *, at_once: bool) -> list[asyncio.TimerHandle]
 
 def _advised(said: str) -> str:
     """The advice as HTML, below the verdict; empty as it is."""
-    return said and f'<div style="{_PAGE}">{panel("bad", escape(said))}</div>'
+    return said and _page(panel("bad", escape(said)))
 
 
 def _shown(values: dict, plan: Plan) -> tuple[Report | None, str]:
