@@ -37,13 +37,15 @@ def _norm(arch: Architecture, width: int) -> nn.Module:
     return nn.LayerNorm(width) if arch.norm == "layer" else RMSNorm(width)
 
 
-def rotary_tables(seq: int, head_width: int) -> tuple[Float[Tensor, "T 1 Q"], Float[Tensor, "T 1 Q"]]:
+def rotary_tables(
+    seq: int, head_width: int, device: torch.device
+) -> tuple[Float[Tensor, "T 1 Q"], Float[Tensor, "T 1 Q"]]:
     """Cosines and sines of each position's angles, one for each pair of numbers of a head.
 
     Source: Su et al., RoFormer (2021), section 3.4.2.
     """
-    rates = 10000.0 ** -(torch.arange(0, head_width, 2) / head_width)
-    angles = torch.outer(torch.arange(seq), rates).unsqueeze(1)
+    rates = 10000.0 ** -(torch.arange(0, head_width, 2, device=device) / head_width)
+    angles = torch.outer(torch.arange(seq, device=device), rates).unsqueeze(1)
     return angles.cos(), angles.sin()
 
 
@@ -147,7 +149,7 @@ class Decoder(nn.Module):
         x_BTD = self.token(tokens_BT)
         if self.position:
             x_BTD = x_BTD + self.position.weight[:seq]
-        tables = () if self.position else rotary_tables(seq, self.arch.head_width)
+        tables = () if self.position else rotary_tables(seq, self.arch.head_width, tokens_BT.device)
         for block in self.blocks:
             x_BTD = rerun(block, x_BTD, tables) if self.recompute == "full" else block(x_BTD, tables)
         return self.head(self.norm(x_BTD))
