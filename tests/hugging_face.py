@@ -5,6 +5,7 @@ from unittest import mock
 import torch
 
 from labkit import live
+from labkit.optimizers import Optimizer
 
 
 def config(arch, attention="sdpa"):
@@ -34,13 +35,6 @@ def build(arch, plan):
     return model.train()
 
 
-OPTIMIZERS = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3, foreach=True),
-    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, foreach=True),
-    "adam": lambda parameters: torch.optim.AdamW(parameters, foreach=True),
-}
-
-
 def train_step(model, optimizer, tokens, *, autocast=False):
     """The step as most scripts have it: `outputs`, which holds the logits, is there until the step ends."""
     optimizer.zero_grad(set_to_none=True)
@@ -53,11 +47,13 @@ def train_step(model, optimizer, tokens, *, autocast=False):
 def real_peak(arch, plan):
     """Live bytes at the peak of the second step."""
     model = build(arch, plan)
-    optimizer = OPTIMIZERS[plan.optimizer](model.parameters())
+    model.blocks = model.model.layers  # what labkit's optimizers ask a model for
+    optimizer = Optimizer(model, plan)
     tokens = torch.randint(0, arch.vocab, (plan.batch, plan.seq))
     step = lambda: train_step(model, optimizer, tokens, autocast=plan.precision == "autocast")
     step()
-    return live.peak(step, model, optimizer, tokens)
+    copies = [] if optimizer.masters is optimizer.weights else optimizer.masters
+    return live.peak(step, model, copies, *optimizer.inner, tokens)
 
 
 def training_peak(arch, plan):

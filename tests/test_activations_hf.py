@@ -7,6 +7,7 @@ import pytest
 
 from labkit.activations_hf import phases
 from labkit.architecture import Architecture
+from labkit.estimate import estimate
 from labkit.presets import preset
 from labkit.states import Plan
 
@@ -50,6 +51,9 @@ MORE = [
     (ODD, "bf16", "sgd", 4, 1024, "none", "last norm backward"),
     (ODD, "fp32", "momentum", 1, 16, "none", "embedding backward"),
     (DEEP, "autocast", "sgd", 1, 1024, "full", "first block backward"),
+    (QWEN2, "mixed", "adam", 2, 256, "none", "optimizer step"),
+    (QWEN2, "mixed-fp32-grads", "adam", 2, 256, "none", "optimizer step"),
+    (QWEN2, "mixed-fp32-grads", "momentum", 1, 64, "none", "embedding backward"),
 ]
 
 
@@ -66,6 +70,8 @@ def _totals(arch, plan):
     return {phase: sum(parts.values()) for phase, parts in phases(arch, plan).items()}
 
 
+# MemTracker's, where a gradient is moved to 32 bits as soon as it is made:
+@pytest.mark.filterwarnings("ignore:Expected a tensor or a traceable wrapper-subclass:UserWarning")
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE)], ids=_name)
 def test_the_peak_and_its_phase_are_those_of_the_real_model(case):
     """Within half a percent, where ten are asked for. The tracker names modules: transformers' loss is in its model."""
@@ -113,6 +119,16 @@ def test_states_are_those_of_labkit_and_parts_are_whole_numbers():
         assert found["loss backward"]["optimizer"] == kept * found["loss backward"]["parameters"]
         assert all(isinstance(n, int) and n >= 0 for parts in found.values() for n in parts.values())
         assert found["embedding backward"]["gradients"] == found["embedding backward"]["parameters"]
+
+
+def test_the_estimate_of_transformers_is_this_form():
+    plan = _plan("autocast", batch=4, seq=512)
+    found, ours = estimate(QWEN2, plan, overhead=False, implementation="transformers"), phases(QWEN2, plan)
+    assert found.phases == _totals(QWEN2, plan)
+    assert found.total_bytes == max(found.phases.values())
+    assert found.logits_bytes == ours[found.phase]["logits"]
+    with pytest.raises(ValueError, match="gpt2 is no Llama or Qwen"):
+        estimate(preset("gpt2"), plan, implementation="transformers")
 
 
 REFUSED = [
