@@ -3,7 +3,7 @@
 import shutil
 import sys
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -47,8 +47,13 @@ def memory(
     base_bits: Annotated[int, _whole("--base-bits", "16, or 4 for QLoRA.")] = 16,
     gpu: Annotated[str | None, typer.Option(help="Does it fit on this card, such as T4 or H100?")] = None,
     json: Annotated[bool, typer.Option("--json", help="As JSON, for programs; sizes in bytes.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Hold the estimate to measurement, on this machine.")
+    ] = False,
 ) -> None:
     """What training a model takes of each rank's memory, whether it fits, and what to change first if not."""
+    if verify:
+        _verify(params, model, config)
     from labkit import cards, memory_report
     from labkit.states import Plan
 
@@ -64,6 +69,15 @@ def memory(
     else:
         signs = memory_report.BLOCKS if _writes(memory_report.BLOCKS) else memory_report.ASCII
         print(memory_report.text(found, columns=shutil.get_terminal_size().columns, signs=signs))
+
+
+def _verify(*named: object) -> NoReturn:
+    """Measure, and leave with the code that says whether the estimate is right. CourseError: beside a model."""
+    if any(each is not None for each in named):
+        raise CourseError("--verify measures models of its own: leave out --params, --model and --config.")
+    from labkit import verify
+
+    raise typer.Exit(verify.main())
 
 
 def _model(params: int | None, model: str | None, config: str | None) -> Any:

@@ -72,6 +72,7 @@ SENTENCES = {
     "": "Name one model, by --params, --model or --config; this has none of them.",
     "--params 7e9 --model gpt2": "Name one model, by --params, --model or --config; this has --params and --model.",
     "--model gpt2 --config x.json": "this has --model and --config.",
+    "--verify --model gpt2": "--verify measures models of its own: leave out --params, --model and --config.",
     "--model gpt5": "There is no model 'gpt5' here. There are: gpt2, ",
     "--model gpt2 --gpu X100": "There is no GPU 'X100' here. There are: T4, ",
     "--params nan": "--params is nan, and must be a whole number",
@@ -153,6 +154,14 @@ def test_a_config_that_is_no_text_missing_a_folder_or_huge(labkit, tmp_path):
         file.truncate(20_000_000_000)
     for name in ("weights", "missing", "huge", "."):
         assert str(tmp_path) in one_sentence(labkit("memory", "--config", tmp_path / name))
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_verify_measures_and_its_verdict_is_the_exit_code(labkit, monkeypatch, code):
+    from labkit import verify
+
+    monkeypatch.setattr(verify, "main", lambda: print("predicted, measured, ratio") or code)
+    assert labkit("memory", "--verify") == (code, "predicted, measured, ratio\n", "")
 
 
 def test_as_text_it_says_whether_it_fits(labkit):
