@@ -90,6 +90,35 @@ class AddedInPlace:
         self.zero()
 
 
+class PiecesInPlace:
+    """Stage 3 with the list forms, gradients divided before they are summed, and a dict of shards."""
+
+    def __init__(self, flats, make_optimizer):
+        self.world, self.flats = dist.get_world_size(), flats
+        own = {i: flat.view(self.world, -1)[dist.get_rank()].clone() for i, flat in enumerate(flats)}
+        self.own = {i: each.requires_grad_() for i, each in own.items()}
+        self.optimizer = make_optimizer(list(self.own.values()))
+        for which in self.own:
+            self.free(which)
+
+    def gather(self, which):
+        flat = self.flats[which]
+        flat.untyped_storage().resize_(flat.numel() * flat.element_size())
+        dist.all_gather(list(flat.chunk(self.world)), self.own[which].detach())
+
+    def free(self, which):
+        self.flats[which].untyped_storage().resize_(0)
+
+    def ready(self, which, gradient):
+        part = torch.empty_like(self.own[which])
+        dist.reduce_scatter(part, list((gradient / self.world).chunk(self.world)))
+        self.own[which].grad = part
+
+    def step(self):
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
 def table_of_stages(layers, stage, ranks, precision):
     split = {0: (0, 0, 0), 1: (0, 0, 1), 2: (0, 1, 1), 3: (1, 1, 1)}[stage]
     sizes = [4, 4, 8] if precision == "fp32" else [2, 2, 4 + 4 + 4]
@@ -117,6 +146,7 @@ def three_copies(batch, seq, vocab, kept_bytes):
         ("FlatStage1", SlicesOfAList),
         ("FlatStage1", DividedBeforeTheSum),
         ("ClippedStage2", AddedInPlace),
+        ("GatheredStage3", PiecesInPlace),
         ("smallest_stage", from_the_last_stage),
         ("forgotten_bytes", three_copies),
     ],
