@@ -253,7 +253,8 @@ class Step:
             x = self.loss(self.linear(x, head, arch.vocab, arch.width, split="rows"))
             tape.cached.clear()
             tape.backward(x.key, x.n_bytes)
-        tape.shrink(1 / plan.shards if plan.zero > 1 else 1)
+        if plan.zero > 1:
+            tape.shrink(1 / plan.shards)
         del ends, others
         return tape
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from labkit.states import Plan, states
-from labkit.verify import Row, describe, gpt_style, llama_style
+from labkit.verify_grid import Row, describe, gpt_style, llama_style
 
 _PROCESS = """
 import resource, sys, torch
 from labkit import lm
 from labkit.optimizers import Optimizer
 from labkit.states import Plan
-from labkit.verify import gpt_style, llama_style
+from labkit.verify_grid import gpt_style, llama_style
 
 torch.set_num_threads(1)
 

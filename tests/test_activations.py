@@ -10,7 +10,7 @@ from labkit.lm_sizes import Step
 from labkit.presets import preset
 from labkit.states import Plan, states
 from labkit.tape import LEAF
-from labkit.verify import gpt_style, llama_style
+from labkit.verify_grid import gpt_style, llama_style
 
 PLAN = Plan(precision="fp32", batch=2, seq=64)
 MEASURED = {  # MemTracker's names of the phases

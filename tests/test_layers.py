@@ -20,7 +20,8 @@ LAYERS = (
     | {"lm_sizes", "tape", "optimizers"},
     {"train", "precision", "resize", "compilation", "figure", "trace"}
     | {"launches", "handles", "tasks", "estimate", "traffic", "device_cuda", "opened", "device_thread", "watcher", "sync"}
-    | {"ranks", "aftermath", "workshop", "verify", "verify_real"},
+    | {"ranks", "aftermath", "workshop", "verify", "verify_real"}
+    | {"verify_grid"},
     {"plot", "plot_formats", "plot_roofline", "plot_timeline", "widgets", "explorer", "progress", "judge", "checker"}
     | {"checks", "recording", "claims", "plot_links", "plot_memory", "advice", "memory_report"}
     | {"explorer_memory"},

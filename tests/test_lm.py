@@ -8,7 +8,7 @@ import torch
 from labkit import lm
 from labkit.architecture import count
 from labkit.presets import preset
-from labkit.verify import gpt_style, llama_style
+from labkit.verify_grid import gpt_style, llama_style
 
 STYLES = [gpt_style(), gpt_style(tied=False), llama_style(), llama_style(qk_norm=True), llama_style(kv_heads=4)]
 
