@@ -63,9 +63,14 @@ def test_what_autograd_saves_is_found_though_no_name_leads_there():
 
 def test_after_the_block_resize_is_torchs_own_again():
     plain = torch.UntypedStorage.resize_
-    with pytest.raises(RuntimeError, match="mine"), allocations():
-        assert torch.UntypedStorage.resize_ is not plain
-        raise RuntimeError("mine")
+
+    def fails():
+        with allocations():
+            assert torch.UntypedStorage.resize_ is not plain
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        fails()
     assert torch.UntypedStorage.resize_ is plain
 
 
