@@ -40,11 +40,13 @@ class Step:
         self.block_bytes = in_blocks / (arch.layers // plan.pp) * self.weight_bytes
         self.ends_bytes = (sum(each.total for each in tensors) - in_blocks) * self.weight_bytes
         # Also the head, where the two are one.
-        self.tied = Sized("token", self.arch.vocab * arch.width, self.weight_bytes, trained=not plan.lora, leaf=True)
+        uses = 2 if arch.tied and self.first and self.last else 1
+        n = self.arch.vocab * arch.width
+        self.tied = Sized("token", n, self.weight_bytes, trained=not plan.lora, leaf=uses)
 
     def weight(self, name: str, elements: float) -> Sized:
         """A parameter; beside adapters it is frozen."""
-        return Sized(name, elements, self.weight_bytes, trained=not self.plan.lora, leaf=True)
+        return Sized(name, elements, self.weight_bytes, trained=not self.plan.lora, leaf=1)
 
     def cast(self, x: Sized, element_bytes: float) -> Sized:
         """x with elements of this width: a copy, or x itself where it has it already."""
@@ -84,8 +86,8 @@ class Step:
         result = self.linear(x, self.weight(name, times * rows * columns), rows, columns, bias, split=split)
         if not rank:
             return result
-        a = Sized(f"{name} adapter A", times * rank * columns, self.weight_bytes, leaf=True)
-        b = Sized(f"{name} adapter B", times * rows * rank, self.weight_bytes, leaf=True)
+        a = Sized(f"{name} adapter A", times * rank * columns, self.weight_bytes, leaf=1)
+        b = Sized(f"{name} adapter B", times * rows * rank, self.weight_bytes, leaf=1)
         beside = self.linear(self.linear(x, a, rank, columns), b, rows, rank)
         beside = self.tape.run(f"{name} adapter, scaled", result.elements, result.element_bytes, [beside])
         return self.tape.run(f"{name}'s sum", result.elements, result.element_bytes, [result, beside], passes=True)

@@ -27,8 +27,8 @@ class Storage:
 class Sized:
     """A tensor by its number of elements and the bytes of one.
 
-    key: what its gradient is found by, which holds no memory. trained: a gradient flows to it. leaf: a parameter, whose
-    own bytes are counted elsewhere, and whose gradient stays.
+    key: what its gradient is found by, which holds no memory. trained: a gradient flows to it. leaf: how often a
+    parameter is used, whose own bytes are counted elsewhere, and whose gradient stays; 0: it is none.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Sized:
     element_bytes: float
     storage: Storage | None = None
     trained: bool = True
-    leaf: bool = False
+    leaf: int = 0
     key: object = field(default_factory=object)
 
     @property
@@ -50,7 +50,7 @@ class _Node:
     """What an operation left on the tape: its result's key, inputs without their memory, and what it keeps."""
 
     result: object
-    inputs: list[tuple[str, float, object, bool, bool]]  # name, bytes, key, leaf, whether the gradient goes on as it is
+    inputs: list[tuple[str, float, object, int, bool]]  # name, bytes, key, leaf, whether the gradient goes on as it is
     kept: list[Storage]
     scratch_bytes: float
     section: str
@@ -72,6 +72,8 @@ class Tape:
         self.nodes: list[_Node] = []
         self.gradients: dict[object, Storage] = {}
         self.leaves: dict[object, Storage] = {}
+        self.waiting: dict[object, Storage] = {}
+        self.uses: Counter = Counter()
         self.shrunk: set[object] = set()
         self.cached: list[Storage] = []
 
@@ -176,10 +178,13 @@ class Tape:
         while made:
             self._arrive(*made.pop(0))
 
-    def _arrive(self, key: object, leaf: bool, new: Storage) -> None:
+    def _arrive(self, key: object, leaf: int, new: Storage) -> None:
         """A gradient reaches a tensor: the first one is taken over, a second one added in new memory."""
-        here = self.leaves if leaf else self.gradients
-        self.shrunk.discard(key)
-        if leaf and self.leaf_growth != 1:
-            new = Storage(self, new.name, new.n_bytes * self.leaf_growth)
+        here = self.waiting if leaf else self.gradients
         here[key] = Storage(self, new.name, new.n_bytes) if key in here else new
+        self.uses[key] += 1
+        if leaf and self.uses[key] == leaf:
+            del new
+            new = self.waiting.pop(key)
+            grown = self.leaf_growth != 1
+            self.leaves[key] = Storage(self, new.name, new.n_bytes * self.leaf_growth) if grown else new

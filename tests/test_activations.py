@@ -115,7 +115,7 @@ def test_names_belong_to_parts():
 
 def test_a_storage_goes_with_the_last_that_holds_it():
     played = tape.Tape()
-    x = tape.Sized("x", 10, 4, leaf=True)
+    x = tape.Sized("x", 10, 4, leaf=1)
     y = played.run("y", 10, 4, [x], keep_result=True)
     key, n_bytes = y.key, y.n_bytes
     del y
