@@ -6,6 +6,7 @@ from pathlib import Path
 
 from labkit.architecture import Architecture
 
+_LARGEST = 10**12
 _MOST_BYTES = 10_000_000  # a config.json has some kilobytes; a file of weights given by mistake has not
 
 
@@ -80,13 +81,18 @@ def preset(name: str) -> Architecture:
 def load(path: Path | str) -> Architecture:
     """The model that a config.json describes. ValueError, in one sentence, where it is missing or no such thing."""
     path = Path(path)
+    if path.exists() and not path.is_file():  # a pipe or a device would be read for ever
+        raise ValueError(f"{path} is no plain file, and no config.json.")
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ValueError(f"{path} has {path.stat().st_size:,} bytes: that is no config.json.")
-        config = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{path} has more than {_MOST_BYTES:,} bytes: that is no config.json.")
+    try:
+        config = json.loads(content)
+    except (ValueError, RecursionError):
         raise ValueError(f"{path} is no JSON.") from None
     if not isinstance(config, dict):
         raise ValueError(f"{path} holds no JSON object.")
@@ -118,13 +124,13 @@ class _Config:
         return self._config.get(key) is not None
 
     def size(self, key: str, default: int | None = None) -> int:
-        """A whole number from 1 up; null counts as missing."""
+        """A whole number from 1 to a million million; null counts as missing."""
         value = self._config.get(key)
         value = default if value is None else value
         if value is None:
             raise ValueError(f"The config has no {key}.")
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{key} is {value!r}, and must be a whole number from 1 up.")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
+            raise ValueError(f"{key} is {_shown(value)}, and must be a whole number from 1 to {_LARGEST:,}.")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
@@ -138,6 +144,13 @@ class _Config:
         """ValueError if the key has another value than the usual ones: that variety is not counted here."""
         if self._config.get(key, usual[0]) not in usual:
             raise ValueError(f"{key} is {self._config[key]!r}: that variety is not counted here.")
+
+
+def _shown(value: object) -> str:
+    """A value as it stands in the file, cut short where it is long; Python writes no number of 5000 digits."""
+    if isinstance(value, int) and abs(value) > 10**30:
+        return "a number of more than 30 digits"
+    return repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]} ..."
 
 
 def _divided(width: int, heads: int) -> int:

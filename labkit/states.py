@@ -171,7 +171,7 @@ def _lives_here(weight: Weight, arch: Architecture, plan: Plan, stage: int) -> b
 
 def _cut(shape: tuple[int, ...], split: int | None, tp: int) -> tuple[int, ...]:
     """The shape of a tensor-parallel rank's part, padded up where tp does not divide it."""
-    return tuple(ceil(size / tp) if dim == split else size for dim, size in enumerate(shape))
+    return tuple(_up(size, tp) if dim == split else size for dim, size in enumerate(shape))
 
 
 def states(model: Architecture | int | Sequence[Sequence[int]], plan: Plan, stage: int = 0) -> States:
@@ -212,10 +212,15 @@ def _bare(model: int | Sequence[Sequence[int]], plan: Plan) -> list[Held]:
 def _elements(tensors: Sequence[Held], layout: str, shards: int) -> int:
     """Elements of a rank's part, the largest one's, padding included."""
     if layout == "rows":
-        return sum(ceil(each.shape[0] / shards) * prod(each.shape[1:]) * each.times for each in tensors)
+        return sum(_up(each.shape[0], shards) * prod(each.shape[1:]) * each.times for each in tensors)
     if layout == "whole":
         return max(sum(prod(shape) for shape in mine) for mine in _dealt(tensors, shards))
-    return ceil(sum(each.total for each in tensors) / shards)
+    return _up(sum(each.total for each in tensors), shards)
+
+
+def _up(size: int, parts: int) -> int:
+    """The largest of so many nearly equal parts; in whole numbers, for floats lose some above 2**53."""
+    return -(-size // parts)
 
 
 def _dealt(tensors: Sequence[Held], shards: int) -> list[list[tuple[int, ...]]]:
@@ -261,4 +266,4 @@ def _quantised_bytes(each: Held, plan: Plan, shards: int) -> int:
     Source: Dettmers et al., 8-bit optimizers (arXiv:2110.02861); bitsandbytes, optim/optimizer.py (0.45).
     """
     elements = _elements([each], plan.layout, shards)
-    return 4 * elements if prod(each.shape) < _SMALL else elements + 4 * ceil(elements / _BLOCK)
+    return 4 * elements if prod(each.shape) < _SMALL else elements + 4 * _up(elements, _BLOCK)

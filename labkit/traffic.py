@@ -37,7 +37,7 @@ def _of_states(model: Architecture | int, plan: Plan, stage: int) -> Counter:
     trained = sum(each.total for each in tensors if not each.bits) if tensors else model
     frozen_bits = sum(each.total * each.bits for each in tensors) if tensors else 0
     weight_bytes, gradient_bytes, *_ = PRECISIONS[plan.precision]
-    part = ceil(trained / plan.shards)
+    part = -(-trained // plan.shards)
     if plan.zero == 0:
         return Counter(all_reduce=gradient_bytes * trained)
     times = _micro_batches(plan) if plan.zero > 1 else 1
@@ -80,5 +80,5 @@ def _of_pipeline(arch: Architecture, plan: Plan, stage: int) -> Counter:
     share = plan.tp if plan.sequence_parallel else 1
     found = Counter(send=neighbours * whole // share, recv=neighbours * whole // share)
     if arch.tied and stage in (0, plan.pp - 1):
-        found["all_reduce"] = PRECISIONS[plan.precision][1] * ceil(arch.vocab / plan.tp) * arch.width
+        found["all_reduce"] = PRECISIONS[plan.precision][1] * -(-arch.vocab // plan.tp) * arch.width
     return found

@@ -1,6 +1,7 @@
 """Models by name and by config.json: what is read, and what is said of a file that is none."""
 
 import json
+import os
 
 import pytest
 
@@ -40,7 +41,8 @@ def test_a_file_is_named_after_its_folder(tmp_path):
         (b"\xff\xfe\x00", "is no JSON"),
         (b"[" * 100_000, "is no JSON"),
         (b"[1]", "holds no JSON object"),
-        (b" " * 10_000_001, "has 10,000,001 bytes: that is no config.json"),
+        (b" " * 10_000_001, "has more than 10,000,000 bytes: that is no config.json"),
+        (b'{"vocab_size": ' + b"9" * 5000 + b"}", "is no JSON"),
         (None, "cannot be read: No such file or directory"),
     ],
 )
@@ -52,6 +54,14 @@ def test_a_file_that_is_no_config_gets_a_sentence(tmp_path, content, said):
         presets.load(path)
 
 
+def test_a_pipe_and_a_folder_are_not_read(tmp_path):
+    pipe = tmp_path / "config.json"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path, "/dev/zero"):
+        with pytest.raises(ValueError, match="is no plain file"):
+            presets.load(path)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -61,6 +71,9 @@ def test_a_file_that_is_no_config_gets_a_sentence(tmp_path, content, said):
         ({"hidden_size": None}, "has no hidden_size"),
         ({"hidden_size": "12"}, "hidden_size is '12', and must be a whole number"),
         ({"hidden_size": 12.5}, "hidden_size is 12.5, and must be a whole number"),
+        ({"hidden_size": 10**13}, "is 10000000000000, and must be a whole number from 1 to 1,000,000,000,000"),
+        ({"hidden_size": 10**400}, "hidden_size is a number of more than 30 digits"),
+        ({"hidden_size": [1] * 100}, r"hidden_size is \[1, 1, .* \.\.\., and must be"),
         ({"hidden_size": True}, "hidden_size is True, and must be a whole number"),
         ({"num_hidden_layers": -1}, "num_hidden_layers is -1"),
         ({"num_key_value_heads": 3}, "3 key and value heads do not divide 4 heads"),

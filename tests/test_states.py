@@ -179,6 +179,11 @@ def test_adapters_train_and_their_base_is_frozen_in_16_or_4_bits():
     assert bits == pytest.approx(4.127, abs=0.001)  # QLoRA, section 3: 0.127 bits a parameter for the scales
 
 
+def test_parts_of_huge_models_are_exact():
+    n = 2**53 + 1  # a float has no such number
+    assert states(n, Plan(precision="fp32", optimizer="sgd")).parameters_bytes == 4 * n
+
+
 def test_hsdp_splits_one_copy_among_some_ranks_only():
     whole, some = (states(LLAMA, Plan(zero=3, ranks=16, shard_ranks=n)).total_bytes for n in (0, 4))
     assert some == pytest.approx(4 * whole, rel=1e-6)
