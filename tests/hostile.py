@@ -45,7 +45,7 @@ EXITS = {
     "SIGKILL to itself": ("os.kill(os.getpid(), 9)", {DIED}),
     "SIGKILL to everybody": ("os.kill(-1, 9)", {ERROR, DIED}),
     "SIGKILL to its parent": ("os.kill(os.getppid(), 9)", {DIED}),
-    "SIGKILL to process 1": ("os.kill(1, 9)\nos.kill(1, 15)", {OK}),
+    "SIGKILL to process 1": ("for n in range(1, 65): os.kill(1, n)", {OK}),
     "SIGKILL to every number": (
         "for n in range(1, 40000):\n  try: n != os.getpid() and os.kill(n, 9)\n  except OSError: pass",
         {OK},
@@ -56,6 +56,7 @@ EXITS = {
     "another program": ("os.execv('/bin/true', ['true'])", {DIED}),
     "KeyboardInterrupt": ("raise KeyboardInterrupt", {ERROR}),
     "an alarm": ("signal.alarm(1)\ntime.sleep(1e6)", {DIED, TIMEOUT}),
+    "a source that is none": ("x = 1 \x00 y", {ERROR}),
     "a fork that returns": ("os.fork()", {OK}),
 }
 MEMORY_KINDS = {
@@ -74,6 +75,16 @@ MEMORY_KINDS = {
     ),
     "System V segments": ("no(libc.shmget, 0, 10**8, 0o1600)\nno(libc.msgget, 0, 0o1600)", {OK}),
     "locked memory": ("no(libc.mlockall, 3)", {OK}),
+    "memory in sockets": (
+        "x = [socket.socketpair() for _ in range(50)]\nfor pair in x:\n  for s in pair:\n    s.setblocking(False)\n"
+        "    try:\n      while True: s.send(bytes(9999))\n    except BlockingIOError: pass",
+        {OK},
+    ),
+    "memory in pipes": (
+        "import fcntl\nx = [os.pipe() for _ in range(50)]\nfor _, w in x:\n  os.set_blocking(w, False)\n"
+        "  try:\n    fcntl.fcntl(w, 1031, 1 << 20)\n  except OSError: pass\n  os.write(w, bytes(1 << 20))",
+        {OK},
+    ),
     "a string doubled": ("x = 'x' * 10**6\nwhile True: x += x", {MEMORY}),
 }
 PROCESSES = {
@@ -240,7 +251,8 @@ READING = {
     "solutions and checks": (
         "import labkit\nassert not [f for f in os.listdir(os.path.dirname(labkit.__file__) + '/checks')]\n"
         "for folder in ('/root', '/mnt', '/srv', '/var', '/opt/labkit/solutions', '/opt/labkit/tests'):\n"
-        "  no(os.listdir, folder)\nassert os.listdir('/opt/labkit') == ['labkit'] and os.listdir('/home') == ['learner']",
+        "  no(os.listdir, folder)\n"
+        "assert os.listdir('/opt/labkit') == ['labkit']\nassert os.listdir('/home') == ['learner']",
         {OK},
     ),
     "the checks as modules": ("def load():\n  import labkit.checks.nb01\nno(load)", {OK}),
@@ -287,7 +299,7 @@ SILENT = {
     "no output left",
     "a shell's fork bomb",
 }  # no answer need come
-# Functions that a call meets, and how the call may end.
+# SILENT: no answer need come. CALLS: functions that a call meets, and how the call may end.
 CALLS = {
     "a loop": ("while True: pass", {TIMEOUT}),
     "an end": ("os._exit(0)", {DIED}),

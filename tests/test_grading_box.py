@@ -114,7 +114,7 @@ def test_what_a_notebook_may_well_do_works(shared):
         "pickle": "import pickle\nclass A: pass\npickle.loads(pickle.dumps(A()))",
         "source": "import inspect\ndef f(): pass\nassert 'pass' in inspect.getsource(f)",
         "pool": "import multiprocessing as mp\nwith mp.get_context('fork').Pool(2) as pool: pool.map(len, ['a'])",
-        "loopback": "import socket as s\na = s.create_server(('127.0.0.1', 0))\nb = s.create_connection(a.getsockname())",
+        "loopback": "from socket import *\na = create_server(('127.0.0.1', 0))\nb = create_connection(a.getsockname())",
         "files": "open('notes.txt', 'w').write('x')\nassert open('/home/learner/notes.txt').read() == 'x'",
     }
     with shared.run(list(sources.items())) as session:
@@ -124,13 +124,27 @@ def test_what_a_notebook_may_well_do_works(shared):
 
 
 @needs_a_box
+def test_data_sets_are_there_where_the_grader_has_them(shared):
+    source = "import os, pathlib\nfor path in pathlib.Path('/cache/labkit').iterdir():\n    assert path.is_file()\n"
+    source += (
+        "    try: path.open('r+b')\n    except OSError: pass\n    else: 1 / 0\nopen('/cache/labkit/mine', 'w').close()"
+    )
+    assert outcome(shared, source).status == "ok"
+
+
+@needs_a_box
 @pytest.mark.slow
 def test_ranks_meet_inside_the_box():
     source = "import torch, torch.distributed as dist\nfrom labkit.ranks import run_ranks\ndef total():\n"
     source += "    x = torch.ones(2)\n    dist.all_reduce(x)\n    return x.tolist()\nprint(run_ranks(total, 2))"
+    cells = [("a", "import torch\ntorch.nn.functional.relu = None\n" + source), ("b", "print(run_ranks(total, 2))")]
+    cells += [("c", "%%ranks 2\nimport torch, sys\nassert torch.nn.functional.relu\nassert 'x' not in globals()")]
     with box.Box(replace(SMALL, cell_s=60.0, total_s=90.0, memory_bytes=2 << 30)) as one:
-        found = outcome(one, source)
-    assert (found.status, found.output) == ("ok", b"[[2.0, 2.0], [2.0, 2.0]]\n")
+        for at_hand in (True, False):  # with the spare process, and with a new Python as in a notebook
+            with one.run(cells if at_hand else cells[:1], ranks=at_hand) as session:
+                told = [(found.status, found.output) for found in session.outcomes]
+            assert told[0] == ("ok", b"[[2.0, 2.0], [2.0, 2.0]]\n")
+            assert told == told[:1] or told[1:] == [told[0], ("ok", b"")]
 
 
 @needs_a_box

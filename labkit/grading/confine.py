@@ -23,7 +23,8 @@ KINDS = ("pid", "mnt", "ipc", "net", "uts")
 _NEW = {"mnt": 0x20000, "uts": 0x4000000, "ipc": 0x8000000, "pid": 0x20000000, "net": 0x40000000}
 _READ_ONLY, _NO_SETUID, _NO_DEVICES, _NO_PROGRAMS, _AGAIN, _BIND = 1, 2, 4, 8, 32, 0x1000
 _RECURSIVE, _PRIVATE, _DETACH = 0x4000, 0x40000, 2
-_PRIVATE_FOLDERS = {"tmp": "/tmp", "shm": "/dev/shm", "home": HOME}
+_PRIVATE_FOLDERS = {"tmp": "/tmp", "shm": "/dev/shm", "home": HOME, "cache": "/cache"}
+_DATA, _CACHE = "/opt/data", "/cache/labkit"  # data sets as the grader has them, and where labkit looks for them
 _STAGE = "/stage"  # an empty folder of the box, where the tmpfs of those folders is mounted for a moment
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _DUMPABLE, _ADOPT, _BOUNDING_DROP, _NO_NEW_PRIVILEGES, _AMBIENT, _AMBIENT_CLEAR = 4, 36, 24, 38, 47, 4
@@ -59,9 +60,12 @@ def furnish(disk_bytes: int) -> None:
     _mount("tmpfs", _STAGE, "tmpfs", _NO_SETUID | _NO_DEVICES, f"size={disk_bytes},nr_inodes=20000,mode=0755")
     for name, place in _PRIVATE_FOLDERS.items():
         os.mkdir(f"{_STAGE}/{name}")
-        os.chmod(f"{_STAGE}/{name}", 0o1777 if name != "home" else 0o755)
+        os.chmod(f"{_STAGE}/{name}", 0o1777 if name in ("tmp", "shm") else 0o755)
         _mount(f"{_STAGE}/{name}", place, None, _BIND)
     _do("umount2", _STAGE.encode(), _DETACH)
+    os.mkdir(_CACHE)
+    for name in os.listdir(_DATA):
+        os.symlink(f"{_DATA}/{name}", f"{_CACHE}/{name}")
     socket.sethostname(HOST)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         fcntl.ioctl(asking, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
@@ -109,7 +113,7 @@ def limit(*, memory_bytes: int, processes: int | None, file_bytes: int, open_fil
         "NPROC": processes,
         "FSIZE": file_bytes,
         "NOFILE": open_files,
-        "CORE": 0,
+        "CORE": 1,  # 0 would still have a core dump piped to a program of the host, where one is set
         "MEMLOCK": 1 << 20,
         "MSGQUEUE": 0,
         "RTPRIO": 0,
@@ -154,6 +158,7 @@ def forbid() -> None:
 def keep_world(link: socket.socket) -> None:
     """Be process 1 of a world until the other end of `link` is closed; answer there, so that the kernel says who."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # what is orphaned is buried by the kernel
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one signal that Python would take from within the world
     close_all_but([link.fileno()])
     renounce()
     hide()

@@ -8,9 +8,11 @@ well be, and root is not held to a number of processes. So root mounts, and anot
 import ctypes
 import json
 import os
+import shutil
 import sys
 
 _NEW_MOUNTS, _BIND, _RECURSIVE, _PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000
+LARGEST_BYTES = 16 << 20
 STAGE = "/tmp"  # everybody has one; what it holds is hidden from the box only
 
 
@@ -22,6 +24,13 @@ def _mount(source: str, target: str, kind: str | None, flags: int, options: str 
         raise OSError(ctypes.get_errno(), f"mounting {source} on {target}: {os.strerror(ctypes.get_errno())}")
 
 
+def _copy(source: str, place: str) -> None:
+    """A file that root alone may read, for everybody; one too large to hold in memory is empty there."""
+    with open(source, "rb") as file, open(place, "xb") as copy:
+        if os.fstat(file.fileno()).st_size <= LARGEST_BYTES:
+            shutil.copyfileobj(file, copy)
+
+
 def main(plan: dict) -> None:
     """Never returns: the process becomes plan["command"]. OSError where root may not mount here."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -29,10 +38,14 @@ def main(plan: dict) -> None:
         raise OSError(ctypes.get_errno(), "root may not make a mount table of its own here")
     _mount("none", "/", None, _RECURSIVE | _PRIVATE)
     held = [(os.open(source, os.O_PATH), place) for source, place in plan["binds"]]
-    _mount("tmpfs", STAGE, "tmpfs", 0, "size=1m,mode=0755")
+    _mount("tmpfs", STAGE, "tmpfs", 0, "size=256m,mode=0755")
     for fd, place in held:
-        os.mkdir(place)
-        _mount(f"/proc/self/fd/{fd}", place, None, _BIND)
+        source = f"/proc/self/fd/{fd}"
+        if os.path.isdir(source):
+            os.mkdir(place)
+            _mount(source, place, None, _BIND)
+        else:
+            _copy(source, place)
         os.close(fd)
     os.setgroups([])
     os.setgid(plan["user"])

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from labkit import hardware
 from labkit.grading import drop, seccomp
 
 _NOBODY = 65534
@@ -20,6 +21,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEX
 _HOLDS_LABKIT = "/opt/labkit"
 _PACKAGE = Path(__file__).resolve().parents[1]
 _HIDDEN = ("checks",)  # folders of labkit that no learner's code may read
+DATA = "/opt/data"
 _INSTALL = "sudo apt-get install bubblewrap"
 
 
@@ -74,6 +76,7 @@ def command(code: str, told: dict, disk_bytes: int) -> tuple[list[str], dict[str
     sites = [str(_PACKAGE.parent), *_sites()]
     kept = {name: value for name, value in _variables("/tmp").items() if name != "PATH"}
     kept |= {"PYTHONPATH": os.pathsep.join(sites), "PATH": os.defpath, "HOME": told["home"]}
+    kept |= {"LABKIT_CACHE": str(hardware.cache_folder())}
     return [sys.executable, "-c", code, json.dumps(told)], kept
 
 
@@ -87,7 +90,7 @@ def boxed(code: str, told: dict, disk_bytes: int) -> list[str]:
     base = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     executable = place.put(os.path.dirname(base), "/opt/bin") + f"/{os.path.basename(base)}"
     sites = [place.put(folder, f"/opt/site{number}") for number, folder in enumerate(_sites())]
-    binds = [*place.binds, (str(_PACKAGE), f"{_HOLDS_LABKIT}/labkit")]
+    binds = [*place.binds, (str(_PACKAGE), f"{_HOLDS_LABKIT}/labkit"), *_data()]
     variables = _variables(f"{python}/bin:/usr/bin:/bin") | {"PYTHONPATH": ":".join([_HOLDS_LABKIT, *sites])}
     if not python.startswith("/usr"):
         variables["LD_LIBRARY_PATH"] = f"{python}/lib"
@@ -103,6 +106,12 @@ def boxed(code: str, told: dict, disk_bytes: int) -> list[str]:
         return words
     plan = {"user": _NOBODY, "binds": staged, "command": words}
     return [sys.executable, "-I", str(Path(drop.__file__)), json.dumps(plan)]
+
+
+def _data() -> list[tuple[str, str]]:
+    """The data sets that this user's cache holds, which no learner's process has to make again then."""
+    files = sorted(hardware.cache_folder().glob("*.npz"))
+    return [(str(file), f"{DATA}/{file.name}") for file in files if file.is_file()]
 
 
 def _is_root() -> bool:
@@ -143,7 +152,7 @@ def _bare(disk_bytes: int) -> list[str]:
     words += [word for name in _DEVICES for word in ("--dev-bind", f"/dev/{name}", f"/dev/{name}")]
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         words += ["--symlink", f"/proc/self/fd{target}", f"/dev/{name}"]
-    words += ["--dir", "/dev/shm", "--dir", "/home/learner", "--dir", "/stage"]
+    words += ["--dir", "/dev/shm", "--dir", "/home/learner", "--dir", "/cache", "--dir", "/stage", "--dir", DATA]
     return [*words, "--size", str(disk_bytes), "--tmpfs", "/tmp"]
 
 
@@ -153,7 +162,7 @@ def _variables(path: str) -> dict[str, str]:
     variables |= {"PATH": path, "HOME": "/home/learner", "USER": "learner", "LANG": "C.UTF-8", "TZ": "UTC"}
     variables |= {"MPLBACKEND": "agg", "MPLCONFIGDIR": "/tmp/matplotlib", "PYTHONDONTWRITEBYTECODE": "1"}
     variables |= {"CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "2", "LABKIT_QUIET": "1"}
-    return variables | {"TORCH_CPP_LOG_LEVEL": "ERROR", "IPYTHONDIR": "/tmp/ipython", "XDG_CACHE_HOME": "/tmp/cache"}
+    return variables | {"TORCH_CPP_LOG_LEVEL": "ERROR", "IPYTHONDIR": "/tmp/ipython", "XDG_CACHE_HOME": "/cache"}
 
 
 def _assigned(variables: dict[str, str]) -> list[str]:

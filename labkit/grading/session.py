@@ -17,6 +17,7 @@ from labkit.grading import frames, watch
 from labkit.grading.exchange import Exchange
 
 _GO_S, _END_S, _TICK_S = 30.0, 30.0, 0.05
+_LEAST_FREE_BYTES = 256 << 20
 _MEMORY = ("MemoryError", "OutOfMemoryError")
 _MEMORY_SAID = ("can't allocate memory", "not enough memory", "Cannot allocate memory", "std::bad_alloc")
 _HELLO, _RUN, _CALL, _ERROR = b"h", b"r", b"c", b"e"  # as in labkit.grading.cell
@@ -26,8 +27,8 @@ _HELLO, _RUN, _CALL, _ERROR = b"h", b"r", b"c", b"e"  # as in labkit.grading.cel
 class Limits:
     """What one session may take. disk_bytes: all its files together, which are memory; message_bytes: one answer.
 
-    cell_s: one cell; total_s: all cells and calls together. memory_bytes: all processes together, and what one of them
-    may map beyond what the warm parent has mapped. output_bytes: of one cell or call.
+    cell_s: one cell; total_s: all cells and calls together. memory_bytes: all processes together, without files, and
+    what one of them may map beyond what the warm parent has mapped. output_bytes: of one cell or call.
     """
 
     cell_s: float = 60.0
@@ -81,7 +82,7 @@ class Session:
     over: "" while the session can be called, otherwise the status that ended it.
     """
 
-    def __init__(self, box: Any) -> None:
+    def __init__(self, box: Any, ranks: bool = False) -> None:
         self.outcomes: list[CellOutcome] = []
         self.over = ""
         self._box, self._limits, self._left_s, self._keeper = box, box.limits, box.limits.total_s, -1
@@ -91,7 +92,7 @@ class Session:
             self._output, output = os.pipe()
             held.callback(os.close, self._output)
             with theirs, os.fdopen(output, "wb"):
-                self._number, pid, world = box.go(theirs.fileno(), output)
+                self._number, pid, world = box.go(theirs.fileno(), output, ranks)
             self._roots, self._links = [pid], [socket.socket(fileno=link) for link in world]
             held.callback(self._let_go)
             if world:
@@ -195,7 +196,9 @@ class Session:
                 looked_s = time.monotonic()
 
     def _look(self, exchange: Exchange) -> None:
-        """Settle an exchange whose processes hold too much memory."""
+        """Settle an exchange whose processes hold too much memory, also where nobody counts it, as in sockets."""
+        if watch.free_bytes() < _LEAST_FREE_BYTES:
+            exchange.fail("memory", "the machine had no memory left")
         held = watch.memory_bytes(self.pids())
         if held > self._limits.memory_bytes:
             exchange.fail("memory", f"it held {held >> 20} MiB of memory, of {self._limits.memory_bytes >> 20}")

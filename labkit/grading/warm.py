@@ -17,7 +17,7 @@ import sys
 from dataclasses import dataclass
 from typing import NoReturn
 
-from labkit.grading import confine
+from labkit.grading import confine, spare
 from labkit.grading.frames import ENDED, FAILED, STARTED, WARM, receive, send
 
 _LOADED = (
@@ -122,7 +122,7 @@ class Warm:
                 record = receive(self._link)
                 if record is None:
                     return
-                self._start(record[1], record[3])
+                self._start(*record[1:])
 
     def _bury(self) -> None:
         """Tell of each child that has ended how it did."""
@@ -134,14 +134,16 @@ class Warm:
                 if pid in self._sessions:
                     send(self._link, ENDED, self._sessions.pop(pid), status)
 
-    def _start(self, session: int, fds: list[int]) -> None:
+    def _start(self, session: int, with_ranks: int, fds: list[int]) -> None:
         """Fork the child of a session, which takes the two descriptors: its talk with the grader, and its output."""
         world = None
         try:
+            if with_ranks and spare.LOADED not in sys.modules:
+                importlib.import_module(spare.LOADED)  # seconds, once, and only where there are ranks
             world = self._worlds.take() if self._worlds else None
             pid = confine.fork_into(world.namespaces[0], self._own) if world else os.fork()
             if not pid:
-                self._be_child(world, *fds)
+                self._be_child(world, bool(with_ranks), *fds)
             self._sessions[pid] = session
             send(self._link, STARTED, session, pid, (world.link,) if world else ())
         except OSError as error:
@@ -153,7 +155,7 @@ class Warm:
             if world:
                 world.close()
 
-    def _be_child(self, world: World | None, talk: int, output: int) -> NoReturn:
+    def _be_child(self, world: World | None, with_ranks: bool, talk: int, output: int) -> NoReturn:
         """In the child: shut it in, then run cells until the grader is gone."""
         try:
             signal.set_wakeup_fd(-1)
@@ -171,6 +173,8 @@ class Warm:
                 confine.forbid()
             from labkit.grading import cell
 
+            if with_ranks:
+                spare.prepare(talk)
             cell.serve(socket.socket(fileno=talk))
         except BaseException as error:
             with contextlib.suppress(OSError):

@@ -39,6 +39,13 @@ def memory_bytes(pids: Iterable[int]) -> int:
     return total
 
 
+def free_bytes() -> int:
+    """The memory that this machine can still give without swapping."""
+    with open("/proc/meminfo", "rb") as file:
+        line = next((line for line in file if line.startswith(b"MemAvailable:")), b"MemAvailable: 1073741824 kB")
+    return int(line.split()[1]) * _KIB
+
+
 def end(pids: Iterable[int], wait_s: float = 10.0) -> bool:
     """Kill processes and wait for their end; whether it came within wait_s."""
     left, until_s = set(pids), time.monotonic() + wait_s
