@@ -262,6 +262,8 @@ def test_a_machine_without_a_sandbox_says_what_would_help(monkeypatch):
 def test_other_systems_are_told_so(monkeypatch):
     monkeypatch.setattr(launch.sys, "platform", "darwin")
     assert "Linux" in box.available()
+    with pytest.raises(box.Refused, match="Linux"):
+        box.TRUSTED()
 
 
 def test_an_unknown_processor_is_refused(monkeypatch):
@@ -272,6 +274,7 @@ def test_an_unknown_processor_is_refused(monkeypatch):
 
 def test_why_a_box_did_not_start_ends_with_what_was_said():
     assert "as most containers do not" in launch.why("warning\nbwrap: No permissions to create new namespace")
+    assert "labkit[lab]" in launch.why("ModuleNotFoundError: No module named 'IPython'")
     assert "No permissions" in launch.why("warning\nbwrap: No permissions to create new namespace")
 
 
@@ -282,6 +285,18 @@ def test_root_mounts_at_neutral_paths_and_others_bind_directly(monkeypatch):
     assert "--unshare-net" in command
     monkeypatch.setattr(launch, "_is_root", lambda: True)
     assert str(drop.__file__) in launch.boxed("pass", {}, 1 << 20)
+
+
+def test_what_a_course_keeps_from_learners_is_empty_wherever_it_is_bound(tmp_path, monkeypatch):
+    """Installed among packages, or checked out in a folder that is bound for another reason."""
+    for name in ("labkit/checks", "solutions", "tests"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setattr(launch, "_PACKAGE", tmp_path / "labkit")
+    binds = [(str(tmp_path / "labkit"), "/opt/labkit/labkit"), (str(tmp_path), "/opt/site0")]
+    checks = ["/opt/labkit/labkit/checks", "/opt/site0/labkit/checks"]
+    assert launch._hidden(binds) == checks
+    (tmp_path / "pyproject.toml").touch()
+    assert launch._hidden(binds) == [*checks, "/opt/site0/solutions", "/opt/site0/tests"]
 
 
 def test_the_filter_is_there_for_two_architectures_and_jumps_stay_inside():

@@ -54,7 +54,7 @@ class Box:
         self._number = 0
         self._held = contextlib.ExitStack()
         self._process: subprocess.Popen | None = None
-        if self.boxed and (said := launch.missing()):
+        if said := launch.missing() if self.boxed else launch.elsewhere():
             raise Refused(said)
         self._start()
 

@@ -20,7 +20,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _HOLDS_LABKIT = "/opt/labkit"
 _PACKAGE = Path(__file__).resolve().parents[1]
-_HIDDEN = ("checks",)  # folders of labkit that no learner's code may read
+_OF_THE_COURSE = ("solutions", "tests", "datasets", ".git")  # beside labkit, where it is not installed but checked out
 DATA = "/opt/data"
 _INSTALL = "sudo apt-get install bubblewrap"
 
@@ -41,10 +41,15 @@ class _Place:
         return wanted
 
 
+def elsewhere() -> str:
+    """What to say on other systems, "" on Linux."""
+    return "" if sys.platform == "linux" else "Grading needs Linux (on Windows, WSL)."
+
+
 def missing() -> str:
     """What keeps boxes from being started here that can be seen without trying, "" for nothing."""
-    if sys.platform != "linux":
-        return "The sandbox needs Linux (on Windows, WSL)."
+    if elsewhere():
+        return elsewhere()
     if not shutil.which("bwrap"):
         return f"bubblewrap is not installed: {_INSTALL}"
     if not seccomp.supported(platform.machine()):
@@ -55,6 +60,8 @@ def missing() -> str:
 def why(said: str) -> str:
     """A sentence for a box that would not start, with the command that mends it where one does."""
     said = (said.strip().splitlines() or ["no reason was given"])[-1]
+    if "No module named" in said:
+        return f"Grading runs cells as a notebook does ({said}): pip install 'labkit[lab]'"
     for name, closed, command in (
         ("kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns=0"),
         ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
@@ -126,13 +133,14 @@ def _sites() -> list[str]:
 
 
 def _hidden(binds: list[tuple[str, str]]) -> list[str]:
-    """Where in the box the folders of labkit would be that are to be empty there, however labkit is installed."""
+    """Folders of the box that are to be empty there: the checks, and what else of a course lies in what is bound."""
+    course = _PACKAGE.parent
+    beside = [course / name for name in _OF_THE_COURSE] if (course / "pyproject.toml").is_file() else []
     found = []
-    for name in _HIDDEN:
-        folder = str(_PACKAGE / name)
+    for folder in (_PACKAGE / "checks", *(each for each in beside if each.is_dir())):
         for source, target in (("/usr", "/usr"), *binds):
-            if folder.startswith(f"{source}/"):
-                found.append(target + folder[len(source) :])
+            if str(folder).startswith(f"{source}/"):
+                found.append(target + str(folder)[len(source) :])
     return found
 
 
@@ -152,8 +160,10 @@ def _bare(disk_bytes: int) -> list[str]:
     words += [word for name in _DEVICES for word in ("--dev-bind", f"/dev/{name}", f"/dev/{name}")]
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         words += ["--symlink", f"/proc/self/fd{target}", f"/dev/{name}"]
-    words += ["--dir", "/dev/shm", "--dir", "/home/learner", "--dir", "/cache", "--dir", "/stage", "--dir", DATA]
-    return [*words, "--size", str(disk_bytes), "--tmpfs", "/tmp"]
+    words += ["--dir", "/dev/shm", "--dir", "/home/learner", "--dir", "/stage", "--dir", DATA]
+    for name in ("/tmp", "/cache"):  # the warm parent's own; each child gets others in their place
+        words += ["--size", str(disk_bytes), "--tmpfs", name]
+    return words
 
 
 def _variables(path: str) -> dict[str, str]:

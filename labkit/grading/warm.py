@@ -58,15 +58,23 @@ class Worlds:
             _make_worlds(orders, disk_bytes)
         orders.close()
         self._asked.send(b"1")
+        self._ahead: World | None = None
+
+    def look_ahead(self) -> None:
+        """Wait for the world that the next child will be in. OSError: none could be made."""
+        if self._ahead is None:
+            record = receive(self._asked)
+            if record is None or record[0] != STARTED:
+                raise OSError(record[2] if record else 0, "no world")
+            *namespaces, link = record[3]
+            self._ahead = World(namespaces, link)
 
     def take(self) -> World:
-        """A world that is ready. OSError: none could be made."""
-        record = receive(self._asked)
-        if record is None or record[0] != STARTED:
-            raise OSError(record[2] if record else 0, "no world")
-        *namespaces, link = record[3]
+        """A world that is ready, while the next is being made. OSError: none could be made."""
+        self.look_ahead()
+        world, self._ahead = self._ahead, None
         self._asked.send(b"1")
-        return World(namespaces, link)
+        return world
 
 
 def _make_worlds(orders: socket.socket, disk_bytes: int) -> NoReturn:
@@ -201,7 +209,9 @@ def main() -> None:
     told = json.loads(sys.argv[1])
     link = socket.socket(fileno=told["link"])
     worlds = Worlds(told["disk_bytes"]) if told["boxed"] else None
-    if not worlds:
+    if worlds:
+        worlds.look_ahead()
+    else:
         confine.adopt()
         os.chdir(told["home"])
     load()
