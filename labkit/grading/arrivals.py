@@ -34,10 +34,10 @@ class Entry:
         try:
             with self.open() as file:
                 data = file.read(most_bytes + 1)
-        except RuntimeError:
-            raise ValueError("is encrypted") from None
         except NotImplementedError:
             raise ValueError("is packed in a way that is not known here") from None
+        except RuntimeError:
+            raise ValueError("is encrypted") from None
         except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, MemoryError) as error:
             raise ValueError(f"cannot be read ({type(error).__name__})") from None
         if len(data) > most_bytes:

@@ -20,18 +20,17 @@ def needed(submission: Submission, numbers: Sequence[str]) -> list[Cell]:
     `attempt(f)` becomes `(f)`, and every line stays in its place.
     """
     runnable = [cell for cell in submission.cells if cell.kind != "check"]
-    kept = {cell.index for cell in runnable if _asked(cell, numbers)}
-    answers = {cell.index for cell in runnable if cell.kind == "exercise"}
-    spare = [cell for cell in runnable if cell.index not in kept]
+    spare = [cell for cell in runnable if not _asked(cell, numbers)]
     own = defined_by([cell.source for cell in runnable if cell.kind != "released"])
-    answering = {name for cell in runnable if cell.kind == "exercise" for name in names(cell.source).defines}
-    sources = {cell.index: without_calls(cell.source, own, answering) for cell in runnable}
-    wanted = {name for index in kept for name in names(sources[index]).needs} | {"*"}
-    while more := [cell for cell in spare if cell.index not in kept and names(cell.source).binds & wanted]:
-        kept |= {cell.index for cell in more}
-        wanted |= {name for cell in more for name in names(sources[cell.index]).needs}
-    once = {cell.index: cell for cell in reversed(runnable) if cell.index in kept}
-    return [_as_run(once[index], sources[index]) for index in sorted(once)] if answers else []
+    answers = [cell for cell in runnable if cell.kind == "exercise"]
+    answering = {name for cell in answers for name in names(cell.source).defines}
+    kept: dict[int, Cell] = {}
+    more, wanted = [cell for cell in runnable if _asked(cell, numbers)], {"*"}
+    while more and answers:
+        kept |= {cell.index: _as_run(cell, without_calls(cell.source, own, answering)) for cell in more}
+        wanted |= {name for cell in more for name in names(kept[cell.index].source).needs}
+        more = [cell for cell in spare if cell.index not in kept and names(cell.source).binds & wanted]
+    return [kept[index] for index in sorted(kept)]
 
 
 def _asked(cell: Cell, numbers: Sequence[str]) -> bool:

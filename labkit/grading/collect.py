@@ -148,9 +148,9 @@ class _Collection:
 
     def sort(self, entries: Sequence[Entry]) -> None:
         """Find out whose each entry is."""
-        sound = [entry for entry in entries if not entry.fault and layouts.is_kept(entry)]
+        sound = [entry for entry in entries if not entry.fault]
         known = {entry.parts[0] for entry in sound if self.roster and self.roster.find(entry.parts[0])}
-        depth = layouts.common_folder(sound, dict.fromkeys(known))
+        depth = layouts.common_folder(sound, known)
         submitters = _submitters(sound, depth)
         for entry in filter(layouts.is_kept, entries):
             parts = entry.parts[depth:]

@@ -34,7 +34,7 @@ def collect(
     roster: Annotated[str | None, typer.Option(metavar="CSV", help="Who may hand in; a grade book will do.")] = None,
     json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
-    """Sort what was handed in by student; exit code 1 where anything was refused, and the rest is there all the same."""
+    """Sort what was handed in by student; exit code 1 where anything was refused, with the rest there all the same."""
     from labkit.grading import collect as module
     from labkit.grading import roster as rosters
 

@@ -1,7 +1,7 @@
 """Whose a file is: Canvas, Moodle and Gradescope each name what they export in their own way, and people do as well."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from labkit.grading.arrivals import Entry
@@ -28,20 +28,20 @@ def is_kept(entry: Entry) -> bool:
     return not any(part in _EDITORS or part.startswith("._") for part in entry.parts)
 
 
-def common_folder(entries: Sequence[Entry], known: Mapping[str, object]) -> int:
+def common_folder(entries: Sequence[Entry], known: Collection[str]) -> int:
     """How many folders around all of it say nothing about whose it is: 0 or 1.
 
     A single folder around everything is a student's where `known` has it, or where it holds anything but folders.
     """
-    tops = {entry.parts[0] for entry in entries if entry.parts}
-    if len(tops) != 1 or tops & set(known):
+    kept = [entry.parts for entry in entries if entry.parts and is_kept(entry)]
+    tops = {parts[0] for parts in kept}
+    if len(tops) != 1 or tops & set(known) or any(len(parts) == 1 for parts in kept):
         return 0
-    inside = {entry.parts[1:2] for entry in entries}
     if any(entry.parts[1:] == (METADATA,) for entry in entries):
         return 1
-    kept = [entry for entry in entries if is_kept(entry) and len(entry.parts) > 1]
-    folders = all(len(entry.parts) > 2 or _by_platform(entry.parts[1]) for entry in kept)
-    return int(bool(kept) and folders and (len(inside) > 1 or bool(_by_platform(kept[0].parts[1]))))
+    named = [_by_platform(parts[1]) for parts in kept]
+    folders = all(len(parts) > 2 or name for parts, name in zip(kept, named, strict=True))
+    return int(folders and (len({parts[1] for parts in kept}) > 1 or bool(named[0])))
 
 
 def _by_platform(name: str) -> re.Match | None:
@@ -75,12 +75,14 @@ def gradescope(text: str) -> dict[str, list[tuple[str, ...]]]:
     Read line by line: the file is YAML with Ruby's symbols, and holds names that students chose for themselves.
     """
     found: dict[str, list[dict[str, str]]] = {}
-    folder = None
+    folder, section = None, ""
     for line in text.splitlines():
         if head := re.fullmatch(r"([\w.-]+):\s*", line):
-            folder = found.setdefault(head[1], [])
+            folder, section = found.setdefault(head[1], []), ""
+        elif part := re.match(r"  :?(\w+):", line):
+            section = part[1]
         value = re.fullmatch(r"\s+(- )?:?(name|sid|email):\s*(.*?)\s*", line)
-        if folder is None or not value:
+        if folder is None or section != "submitters" or not value:
             continue
         if value[1]:
             folder.append({})

@@ -14,9 +14,10 @@ from pathlib import Path
 from labkit.grading.source import unix
 
 MAX_BYTES = 50_000_000  # a notebook with its outputs
-MAX_CONTAINERS = 2_000_000  # lists and objects; in Python's memory an empty one is thirty times as large as in the file
+MAX_VALUES = 6_000_000  # a small value takes thirty times as much of Python's memory as of the file
 MAX_CELLS = 5_000
 MAX_CHARACTERS = 1_000_000  # of one cell's source
+MAX_CODE = 400_000  # characters of code in all: a lesson has some tens of thousands
 _CONFLICT = re.compile(rb"^(<<<<<<< |>>>>>>> )", re.MULTILINE)
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-sig"}
 
@@ -74,6 +75,8 @@ def parse(data: bytes) -> tuple[list[RawCell], list[str]]:
             cells.append(_cell(index, each))
         except Unreadable as fault:
             notes.append(f"Cell {index} {fault} It was left out.")
+    if (total := sum(len(cell.source) for cell in cells if cell.kind == "code")) > MAX_CODE:
+        raise Unreadable(f"holds {total} characters of code, and at most {MAX_CODE} are read.")
     return cells, notes
 
 
@@ -81,8 +84,8 @@ def _json(data: bytes) -> object:
     """The JSON value in a file, whatever Windows made of its encoding."""
     if not data.strip(b" \t\r\n\0"):
         raise Unreadable("is empty: it was perhaps handed in before it was saved.")
-    if data.count(b"{") + data.count(b"[") > MAX_CONTAINERS:
-        raise Unreadable(f"holds more than {MAX_CONTAINERS / 1e6:.0f} million lists and objects.")
+    if data.count(b"{") + data.count(b"[") + data.count(b",") > MAX_VALUES:
+        raise Unreadable(f"holds more than {MAX_VALUES / 1e6:.0f} million values: clear its outputs.")
     encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8")
     try:
         return json.loads(data.decode(encoding))

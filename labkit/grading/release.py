@@ -28,7 +28,7 @@ _STUB = re.compile(r'raise NotImplementedError\("exercise (\d+\.\d+)"\)')
 _FORMAT = 1
 _KEY_BYTES = 32
 _LEAST = 12  # characters of a line that gives something away where it has no business
-_LEAST_WHOLE = 30  # characters of a whole solution; a shorter one is what anybody may write in a lesson
+_LEAST_WHOLE = 20  # characters of a whole solution; a shorter one is what anybody may write in a lesson
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,10 +68,10 @@ class Roster:
 
 def load(path: Path) -> Roster:
     """The roster in a CSV file. CourseError: no column of ids, an id that is there twice or cannot be one."""
-    rows, lines = _rows(path)
-    columns = [name for name in _ID_COLUMNS if name in rows[0]] if rows else []
+    headings, rows, lines = _rows(path)
+    columns = [name for name in _ID_COLUMNS if name in headings]
     if not columns:
-        there = ", ".join(filter(None, rows[0])) if rows else "no row"
+        there = ", ".join(filter(None, headings)) or "no row"
         raise CourseError(f"{path} has no column of ids, such as {_ID_COLUMNS[0]} or email: it has {there[:200]}.")
     students: dict[str, Student] = {}
     for row, line in zip(rows, lines, strict=True):
@@ -88,8 +88,8 @@ def load(path: Path) -> Roster:
     return Roster(tuple(students.values()))
 
 
-def _rows(path: Path) -> tuple[list[dict[str, str]], list[int]]:
-    """The rows of a CSV by heading in small letters, and the line of each; any usual encoding and separator."""
+def _rows(path: Path) -> tuple[list[str], list[dict[str, str]], list[int]]:
+    """A CSV's headings in small letters, its rows by them, and the line of each; any usual encoding and separator."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise CourseError(f"{path} has more than {MAX_BYTES / 1e6:.0f} MB: it is no roster.")
@@ -99,12 +99,12 @@ def _rows(path: Path) -> tuple[list[dict[str, str]], list[int]]:
     head = text.split("\n", 1)[0]
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count))
     try:
-        headings = [_heading(name) for name in next(reader, [])]
+        headings = [identity(name) for name in next(reader, [])]
         found = [(dict(zip(headings, map(str.strip, row), strict=False)), reader.line_num) for row in reader if row]
     except csv.Error as error:
         raise CourseError(f"{path}, line {reader.line_num}: {error}.") from None
     rows = [{name: row.get(name, "") for name in headings} for row, _ in found]
-    return rows, [line for _, line in found]
+    return headings, rows, [line for _, line in found]
 
 
 def _decoded(data: bytes) -> str:
@@ -116,11 +116,6 @@ def _decoded(data: bytes) -> str:
         except UnicodeDecodeError:
             continue
     raise CourseError("The roster is cut off in the middle of a character: export it again.")
-
-
-def _heading(name: str) -> str:
-    """A column's heading in small letters."""
-    return identity(name)
 
 
 def _squeezed(text: str) -> str:
@@ -138,4 +133,6 @@ def _keys(row: Mapping[str, str]) -> set[str]:
         found |= {identity(f"{first} {last}"), identity(f"{last} {first}"), identity(f"{last}, {first}")}
     found |= {identity(f"{b} {a}") for a, comma, b in (one.partition(",") for one in found) if comma}
     found |= {number[1] for one in found if (number := re.fullmatch(r"participant (\d+)", one))}
+    words = [one.split() for one in found]
+    found |= {" ".join([*each[-1:], *each[:-1]]) for each in words if len(each) > 1}  # Lovelace Ada
     return found | {_squeezed(one) for one in found if "@" not in one} - {""}

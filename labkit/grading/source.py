@@ -16,8 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
-PARSED_CHARACTERS = 100_000  # beyond it the parser may take minutes: it is quadratic in a long f-string
-_MAGIC_LINES = 100  # IPython rewrites them one at a time, and reads the whole cell again for each
+PARSED_CHARACTERS = 30_000
+_BRACES = 2_000  # the parser is quadratic in an f-string with many of them
+_CACHED_CHARACTERS = 30_000
+_MAGIC_CHARACTERS = 200_000  # IPython rewrites magics one at a time, and reads the whole cell again for each
 _WORD = re.compile(r"[^\W\d]\w*")
 _DEFINED = re.compile(r"^(?:async[ \t]+def|def|class)[ \t]+([^\W\d]\w*)", re.MULTILINE)
 _UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -55,9 +57,10 @@ def sha256(source: str) -> str:
     return hashlib.sha256(normalised(source).encode("utf-8", "surrogatepass")).hexdigest()
 
 
+@lru_cache(maxsize=4)  # a cell is asked about several times in a row
 def parse(source: str) -> ast.Module | None:
-    """The tree of a cell as it stands; None where it is no plain Python, or too long to be looked at."""
-    if len(source) > PARSED_CHARACTERS:
+    """The tree of a cell as it stands; None where it is no plain Python, or too much of it to be looked at."""
+    if len(source) > PARSED_CHARACTERS or source.count("{") > _BRACES:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a learner's invalid escape is no warning of ours
@@ -66,12 +69,13 @@ def parse(source: str) -> ast.Module | None:
     return None
 
 
+@lru_cache(maxsize=4)
 def plain(source: str) -> str | None:
     """The cell as plain Python, magics and `!` rewritten as IPython rewrites them; None where it is none even then."""
     if parse(source) is not None:
         return source
     magic = sum(line.lstrip()[:1] in "%!?" or line.rstrip().endswith("?") for line in source.split("\n") if line)
-    if len(source) > PARSED_CHARACTERS or magic > _MAGIC_LINES:
+    if len(source) > PARSED_CHARACTERS or magic * len(source) > _MAGIC_CHARACTERS:
         return None
     rewritten = None
     with suppress(Exception), warnings.catch_warnings():  # its tokenizer raises whatever a broken cell makes it raise
@@ -82,9 +86,19 @@ def plain(source: str) -> str | None:
     return rewritten if rewritten is not None and parse(rewritten) is not None else None
 
 
-@lru_cache(maxsize=20_000)
 def names(source: str) -> Names:
     """What a cell binds and needs; of magics, what their text would."""
+    return _cached(source) if len(source) <= _CACHED_CHARACTERS else _found(source)
+
+
+@lru_cache(maxsize=1_500)  # most cells are those of every other student
+def _cached(source: str) -> Names:
+    """The names of a cell of usual length."""
+    return _found(source)
+
+
+def _found(source: str) -> Names:
+    """The names of a cell."""
     code = plain(source)
     if code is None:
         found = frozenset(_DEFINED.findall(source[:PARSED_CHARACTERS]))
@@ -105,7 +119,7 @@ def _words(source: str) -> frozenset[str]:
 
 def _names(code: str) -> Names:
     """The names of plain Python."""
-    tree, top = ast.parse(code), symtable.symtable(code, "cell", "exec")
+    tree, top = parse(code), symtable.symtable(code, "cell", "exec")
     binds, defines, referred, deferred = _symbols(top)
     binds |= _changed_in_place(tree) | ({"*"} if _has_star(tree) else set())
     early: set[str] = set()
@@ -204,6 +218,7 @@ def _flow(body: list[ast.stmt], bound: set[str], early: set[str]) -> set[str]:
             early |= _loads(node.items) - bound
             bound = _flow(node.body, bound | _stores(node.items), early)
         elif isinstance(node, ast.Try):
+            early |= _loads(one.type for one in node.handlers) - bound
             tried = _flow([*node.body, *node.orelse], set(bound), early)
             ends = [_flow(one.body, bound | {one.name or ""}, early) for one in node.handlers]
             bound = _flow(node.finalbody, set.intersection(tried, *ends), early)
@@ -213,7 +228,7 @@ def _flow(body: list[ast.stmt], bound: set[str], early: set[str]) -> set[str]:
     return bound
 
 
-def _augmented(node: ast.stmt) -> set[str]:
+def _augmented(node: ast.AST) -> set[str]:
     """The name that `x += 1` reads too."""
     target = node.target if isinstance(node, ast.AugAssign) else None
     return {target.id} if isinstance(target, ast.Name) else set()

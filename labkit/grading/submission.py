@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.grading import notebook
-from labkit.grading.calls import checked, defined_by, only_calls
+from labkit.grading.calls import ANSWERED, checked, only_calls
 from labkit.grading.notebook import RawCell, Unreadable
 from labkit.grading.release import Release, ReleasedCell
 from labkit.grading.source import names, sha256
@@ -113,7 +113,8 @@ class _Matched:
         self.roles = {cell.sha256: cell for cell in reversed(release.cells)}
         self.ids = {cell.cell_id: cell for cell in release.cells if cell.role != "text"}
         self.written = [cell for cell in self.code if self.sha[cell.index] not in self.roles]
-        self.own = defined_by([cell.source for cell in self.written])
+        self.names = {cell.index: names(cell.source) for cell in self.written}
+        self.own = {name for found in self.names.values() for name in found.defines} & ANSWERED
         self.answers: dict[str, RawCell] = {}
         retyped = [cell for cell in raw if cell.kind != "code" and self.sha[cell.index] not in self.roles]
         for number, wanted in release.exercises.items():
@@ -123,9 +124,9 @@ class _Matched:
     def _answer(self, wanted: ReleasedCell) -> RawCell | None:
         """The code cell that answers an exercise: the last to define it in Python, as when all are run in order."""
         mine, asked = lambda cell: bool(cell.cell_id) and cell.cell_id == wanted.cell_id, set(wanted.names)
-        defining = self._written(lambda cell: names(cell.source).defines & asked)
-        running = [cell for cell in defining if names(cell.source).parsed]
-        binding = self._written(lambda cell: names(cell.source).binds & asked)
+        defining = self._written(lambda cell: self.names[cell.index].defines & asked)
+        running = [cell for cell in defining if self.names[cell.index].parsed]
+        binding = self._written(lambda cell: self.names[cell.index].binds & asked)
         stubs = [cell for cell in self.code if self.sha[cell.index] == wanted.sha256]
         own_id = self._written(mine)
         if len(defining) > 1:
