@@ -111,6 +111,10 @@ FILES = {
     "a full disk": ("for n in range(99): open(f'/tmp/{n}', 'wb').write(bytes(9 << 20))", {ERROR}),
     "a full /dev/shm": ("for n in range(99): open(f'/dev/shm/{n}', 'wb').write(bytes(9 << 20))", {ERROR}),
     "a full home": ("for n in range(99): open(f'/home/learner/{n}', 'wb').write(bytes(9 << 20))", {ERROR}),
+    "deep folders": (
+        "for _ in range(900):\n  os.mkdir('x' * 99)\n  os.chdir('x' * 99)",
+        {OK},
+    ),
     "files without end": ("for n in range(10**6): os.mknod(f'/tmp/{n}')", {ERROR, TIMEOUT}),
     "descriptors without end": ("x = [open('/dev/null') for _ in range(9999)]", {ERROR}),
     "writing where all can read": (
@@ -165,6 +169,17 @@ KERNEL = {
         {OK},
     ),
     "calls of the other set": ("libc.syscall(0x40000000 + 39)\nassert not ON_ARM", {DIED, ERROR}),
+    "calls of another architecture": (
+        "import mmap\nassert not ON_ARM\nm = mmap.mmap(-1, 4096, prot=7)\nm.write(bytes.fromhex('b814000000cd80c3'))\n"
+        "ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()",
+        {DIED, ERROR},
+    ),
+    "a program that asks for more": (
+        "status = subprocess.run(['/bin/su', '-c', 'id'], capture_output=True).returncode\nassert status != 0\n"
+        "assert subprocess.run(['unshare', '-r', 'true'], capture_output=True).returncode != 0\n"
+        "assert subprocess.run(['mount', '-t', 'tmpfs', 'x', '/tmp'], capture_output=True).returncode != 0",
+        {OK},
+    ),
     "raising its limits": (
         "import resource\nfor name in ('AS', 'NPROC', 'FSIZE', 'NOFILE', 'CORE'):\n"
         "  no(resource.setrlimit, getattr(resource, f'RLIMIT_{name}'), (-1, -1))",
@@ -182,6 +197,11 @@ OUTPUT_KINDS = {
     "one line without end": ("while True: print('x' * 10**5, end='')", {OUTPUT}),
     "bytes from below": ("while True: os.write(2, bytes(10**4))", {OUTPUT}),
     "output of another program": ("subprocess.run(['yes'])", {OUTPUT}),
+    "output from a thread that stays": (
+        "def noise():\n  while True: os.write(1, b'x' * 99); time.sleep(0.01)\n"
+        "threading.Thread(target=noise, daemon=True).start()",
+        {OK},
+    ),
     "a value too long to show": ("x = 'x' * 10**7\nx", {OUTPUT, OK}),
     "bytes that are no text": ("os.write(1, bytes(range(256)) * 9)\nprint('\\ud800 \\x00 \\x1b[2J')", {OK}),
     "no output left": ("os.close(1); os.close(2)", {OK, ERROR}),
@@ -194,6 +214,11 @@ OUTPUT_KINDS = {
 FORGED = {
     "noise on every descriptor": (
         "for n in range(3, 99):\n  try: os.write(n, b'noise' * 99)\n  except OSError: pass",
+        {OK},
+    ),
+    "noise from a thread that stays": (
+        "def noise():\n  while True:\n    for n in range(3, 99):\n      try: os.write(n, b'noise')\n      except OSError: pass\n"
+        "    time.sleep(0.001)\nthreading.Thread(target=noise, daemon=True).start()\ntime.sleep(0.1)",
         {OK},
     ),
     "noise without end": (
@@ -233,7 +258,9 @@ NETWORK = {
     "a socket in a folder": ("no(socket.socket(socket.AF_UNIX).connect, FOLDER + '/socket')", {OK}),
     "rare families": (
         "for family in (17, 38, 40, 31, 29, 44): no(socket.socket, family, socket.SOCK_RAW)\n"
-        "no(socket.socket, socket.AF_INET, socket.SOCK_RAW, 1)",
+        "no(socket.socket, socket.AF_INET, socket.SOCK_RAW, 1)\n"
+        "for kind in (6, 9, 12, 15, 16, 21): no(socket.socket, socket.AF_NETLINK, socket.SOCK_RAW, kind)\n"
+        "assert socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) and socket.if_nameindex()",
         {OK},
     ),
     "a server that stays": (

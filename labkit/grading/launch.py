@@ -27,7 +27,7 @@ _INSTALL = "sudo apt-get install bubblewrap"
 
 @dataclass
 class _Place:
-    """Folders that are bound into the box: where each is, and where it will be. No path of a home folder is kept."""
+    """Folders that are bound into the box: where each is, and where it will be."""
 
     binds: list[tuple[str, str]] = field(default_factory=list)
 

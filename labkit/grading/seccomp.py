@@ -14,11 +14,11 @@ import platform
 import struct
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # BPF_LD|W|ABS, JMP|JEQ, JGE, JSET, RET
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data; arguments have 8 bytes each
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 32  # offsets in struct seccomp_data
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _X32 = 0x40000000  # x86_64 kernels have a second set of calls from this number on
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWTIME
-_FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK: all of them end within a network namespace
+_FAMILIES, _NETLINK, _ROUTE = (1, 2, 10), 16, 0  # AF_UNIX, AF_INET, AF_INET6; of AF_NETLINK what lists interfaces
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 
 # name: (number on x86_64, number on aarch64); None: the architecture has no such call.
@@ -28,6 +28,7 @@ _DENIED = {
     "uselib": (134, None),
     "ustat": (136, None),
     "sysfs": (139, None),
+    "modify_ldt": (154, None),
     "pivot_root": (155, 41),
     "_sysctl": (156, None),
     "adjtimex": (159, 171),
@@ -123,7 +124,8 @@ def program(machine: str) -> bytes:
     families = [_load(_FIRST_ARGUMENT)]
     for family in _FAMILIES:
         families += [_jump(_EQUAL, family, 0, 1), _return(_ALLOW)]
-    code += _when(_SOCKET[column], [*families, _return(eperm)])
+    families += [_jump(_EQUAL, _NETLINK, 1, 0), _return(eperm), _load(_THIRD_ARGUMENT), _jump(_EQUAL, _ROUTE, 0, 1)]
+    code += _when(_SOCKET[column], [*families, _return(_ALLOW), _return(eperm)])
     return b"".join([*code, _return(_ALLOW)])
 
 
