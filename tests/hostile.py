@@ -217,8 +217,8 @@ FORGED = {
         {OK},
     ),
     "noise from a thread that stays": (
-        "def noise():\n  while True:\n    for n in range(3, 99):\n      try: os.write(n, b'noise')\n      except OSError: pass\n"
-        "    time.sleep(0.001)\nthreading.Thread(target=noise, daemon=True).start()\ntime.sleep(0.1)",
+        "def noise():\n  while time.sleep(0.001) is None:\n    for n in range(3, 99):\n"
+        "      try: os.write(n, b'noise')\n      except OSError: pass\nthreading.Thread(target=noise, daemon=True).start()\ntime.sleep(0.1)",
         {OK},
     ),
     "noise without end": (
@@ -320,12 +320,7 @@ KINDS = {
     **READING,
     **STAYING,
 }
-SILENT = {
-    "patched libraries",
-    "a server that stays",
-    "no output left",
-    "a shell's fork bomb",
-}  # no answer need come
+SILENT = {"deep folders", "patched libraries", "a server that stays", "no output left", "a shell's fork bomb"}
 # SILENT: no answer need come. CALLS: functions that a call meets, and how the call may end.
 CALLS = {
     "a loop": ("while True: pass", {TIMEOUT}),
