@@ -218,7 +218,8 @@ FORGED = {
     ),
     "noise from a thread that stays": (
         "def noise():\n  while time.sleep(0.001) is None:\n    for n in range(3, 99):\n"
-        "      try: os.write(n, b'noise')\n      except OSError: pass\nthreading.Thread(target=noise, daemon=True).start()\ntime.sleep(0.1)",
+        "      try: os.write(n, b'noise')\n      except OSError: pass\n"
+        "threading.Thread(target=noise, daemon=True).start()\ntime.sleep(0.1)",
         {OK},
     ),
     "noise without end": (
