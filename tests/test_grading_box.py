@@ -95,6 +95,11 @@ def test_nothing_of_a_session_is_left(shared):
     assert session.pids() == []
     time.sleep(0.1)  # the world for the next one is made meanwhile
     assert len(shared.pids()) == before
+    n_files = len(os.listdir("/proc/self/fd"))
+    for source in ("1", "import os\nos._exit(0)", "1"):
+        assert outcome(shared, source).seconds < 5.0
+    assert len(os.listdir("/proc/self/fd")) == n_files
+    assert shared.ended == {}
 
 
 @needs_a_box

@@ -149,6 +149,8 @@ class Box:
 
     def hear(self, wait_s: float = 0.0) -> bool:
         """For a session: take one record, if one comes within wait_s; whether the box still stands."""
+        if self.link.fileno() < 0:
+            return False
         if select.select([self.link], [], [], wait_s)[0]:
             record = self._record()
             if record is None:

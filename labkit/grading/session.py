@@ -228,6 +228,8 @@ class Session:
     def _let_go(self) -> None:
         """End it and forget it."""
         self._end()
+        if self._number not in self._box.ended:
+            self._box.hear(0.1)  # that it has ended is on its way
         self._box.ended.pop(self._number, None)
         for link in self._links:
             link.close()
