@@ -60,9 +60,9 @@ def tensors(arch: Architecture, plan: Plan, stage: int = 0) -> dict[str, dict[st
     base["tokens"] = 8 * plan.batch * (plan.seq + 1)
     if not arch.positions:
         base["rotary tables"] = 4 * plan.seq * arch.head_width
-    if not step.tape.leaf_growth:
-        base[f"{LEAF} of the micro-batches before"] = rest.gradients_bytes
-    found = {phase: base | live for phase, (_, live) in step.play().peaks.items()}
+    # Gradients that a micro-batch adds to; at the optimizer's step they are all there are.
+    sums = {} if step.tape.leaf_growth else {f"{LEAF} of the micro-batches before": rest.gradients_bytes}
+    found = {phase: base | sums | live for phase, (_, live) in step.play().peaks.items()}
     found["optimizer step"] = base | {LEAF: rest.gradients_bytes} | _at_work(arch, plan, stage)
     return {phase: {name: round(n) for name, n in live.items() if n >= 0.5} for phase, live in found.items()}
 
@@ -71,23 +71,38 @@ def _at_work(arch: Architecture, plan: Plan, stage: int) -> dict[str, float]:
     """What an optimizer's step makes besides, by labkit.optimizers: gradients widened, and the update on its way.
 
     AdamW on all parameters at once: the square root of the second average, whole. Adafactor: its estimate of it. Muon:
-    one matrix at a time: its momentum's update and four more copies in 16 bits. SGD and fused 8-bit Adam: nothing.
+    one matrix at a time: its momentum's update and four more copies in 16 bits. SGD and 8-bit Adam: nothing. Widened
+    one after another, the last matrix's gradient stands beside its copy. Fused: one tensor is widened, and no more.
     """
     trained = [each for each in held(arch, plan, stage) if not each.bits]
     shards = plan.shards if plan.zero else 1
     n = sum(each.total for each in trained) / shards
     weight_bytes, gradient_bytes, master_bytes, element_bytes, _ = PRECISIONS[plan.precision]
-    found = {}
+    found, at_work = {}, [0.0]
     if master_bytes and gradient_bytes < 4:
-        found[f"{LEAF} widened"] = (4 - gradient_bytes) * n
+        largest = max((_share(each, plan, n) for each in trained), default=0)
+        found[f"{LEAF} widened"] = 4 * largest if plan.fused else (4 - gradient_bytes) * n
+        at_work.append(0 if plan.fused else gradient_bytes * _share(_last_matrix(trained), plan, n))
     if plan.optimizer in ("adam", "adafactor"):
-        found["optimizer at work"] = element_bytes * n
+        at_work.append(0 if plan.fused else element_bytes * n)
     if plan.optimizer == "muon":
         blocks = [each for each in trained if len(each.shape) == 2 and each.part in ("attention", "mlp", "router")]
-        one = max((_orthogonal_bytes(each, element_bytes) for each in blocks), default=0)
         rest = n - sum(each.total for each in blocks) / shards
-        found["optimizer at work"] = max(one, element_bytes * rest)
-    return found
+        at_work += [_orthogonal_bytes(each, element_bytes) for each in blocks]
+        at_work.append(0 if plan.fused else element_bytes * rest)
+    return found | {"optimizer at work": max(at_work)}
+
+
+def _share(each: Held, plan: Plan, n: float) -> float:
+    """Elements of one tensor that a rank steps on: all it may hold of it, where shards are cut without regard to it."""
+    return prod(each.shape) / plan.shards if plan.zero and plan.layout == "rows" else min(prod(each.shape), n)
+
+
+def _last_matrix(trained: list[Held]) -> Held:
+    """The last tensor of size among the parameters in order: the head, or else the last block's last matrix."""
+    matrices = [each for each in trained if len(each.shape) == 2]
+    heads = [each for each in matrices if each.part == "head"]
+    return (heads or [each for each in matrices if each.part == "mlp"] or matrices)[-1]
 
 
 def _orthogonal_bytes(each: Held, element_bytes: float) -> float:

@@ -7,8 +7,9 @@ Read from: transformers 5.24, models/llama, models/qwen2, models/qwen3, loss/los
 """
 
 from dataclasses import dataclass
+from math import prod
 
-from labkit.architecture import Architecture, count, parameters
+from labkit.architecture import Architecture, count, parameters, weights
 from labkit.states import PRECISIONS, Plan, check, states
 
 
@@ -116,7 +117,7 @@ def phases(arch: Architecture, plan: Plan) -> dict[str, dict[str, int]]:
     _refuse(arch, plan)
     w, rest = _widths(plan), states(arch, plan)
     found = _moments(arch, plan, w)
-    found["optimizer step"] = (0, _logits(arch, w), rest.gradients_bytes * (2 if plan.precision == "mixed" else 1))
+    found["optimizer step"] = (0, _logits(arch, w), rest.gradients_bytes + _widened_bytes(arch, plan))
     return {
         phase: {
             "parameters": rest.parameters_bytes,
@@ -135,8 +136,22 @@ def _logits(arch: Architecture, w: _Widths) -> int:
 
 
 def _step_bytes(arch: Architecture, plan: Plan) -> int:
-    """What Adam makes while it steps, all tensors at once: the square root of its second average."""
-    return PRECISIONS[plan.precision][3] * count(arch) if plan.optimizer == "adam" else 0
+    """What Adam makes while it steps, all tensors at once: the square root of its second average; fused: nothing.
+
+    Before that, mixed precision's last matrix has its gradient twice, in 16 bits and in 32.
+    """
+    if plan.fused:
+        return 0
+    last = arch.width * (arch.hidden if arch.tied else arch.vocab)
+    twice = 2 * last if plan.precision == "mixed" else 0
+    return max(twice, PRECISIONS[plan.precision][3] * count(arch) if plan.optimizer == "adam" else 0)
+
+
+def _widened_bytes(arch: Architecture, plan: Plan) -> int:
+    """What mixed precision widens for the step besides: all gradients from 2 bytes to 4; fused: one, in 4 more."""
+    if plan.precision != "mixed":
+        return 0
+    return 4 * max(prod(weight.shape) for weight in weights(arch)) if plan.fused else 2 * count(arch)
 
 
 def _kept_bytes(arch: Architecture, plan: Plan, w: _Widths) -> tuple[int, int, int]:

@@ -37,6 +37,12 @@ class Advice:
     total_bytes: int
 
 
+def _fused(plan: Plan) -> list[Step]:
+    """An optimizer that makes nothing of the size of all parameters while it steps."""
+    usable = not plan.fused and plan.optimizer != "adafactor"
+    return [("a fused optimizer", {"fused": True})] if usable else []
+
+
 def _flash(plan: Plan) -> list[Step]:
     """Attention that stores no matrix of sequence by sequence."""
     return [("flash attention", {"attention": "flash"})] if plan.attention == "math" else []
@@ -120,6 +126,7 @@ def _lora(plan: Plan) -> list[Step]:
 
 
 LEVERS = (
+    Lever("a fused optimizer", "costs nothing", _fused),
     Lever("flash attention", "costs nothing", _flash),
     Lever("sequence parallelism", "costs no more communication", _sequence_parallel),
     Lever("ZeRO", "stages 1 and 2 cost no more communication, stage 3 half as much again", _zero),

@@ -249,4 +249,5 @@ def _knobs(ipywidgets: object, model: str, card: str, plan: Plan) -> dict:
         "precision": menu("Precision", list(PRECISIONS), plan.precision),
         "optimizer": menu("Optimizer", list(OPTIMIZERS), plan.optimizer),
         "attention": menu("Attention", ["flash", "math"], plan.attention),
+        "fused": ipywidgets.Checkbox(value=plan.fused, description="Fused optimizer", **style),
     }

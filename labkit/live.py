@@ -53,13 +53,18 @@ class _Tracker(MemTracker):
 
     def __init__(self):
         super().__init__()
+        self.after_backward = False
         self.phases, self.peak = {}, Peak(total_bytes=0, by_category={}, phase="", phases={}, operation="")
 
     def _phase(self) -> str:
-        """The optimizer's step, or forward or backward and the model's child whose work it is."""
-        if self._in_opt:
-            return "optimizer step"
+        """The optimizer's step, or forward or backward and the model's child whose work it is.
+
+        What runs outside the model after a backward pass is the optimizer's, such as gradients that it widens.
+        """
         inside = [name.split(".") for name in self._mod_tracker.parents if name != "Global"]
+        self.after_backward = self._mod_tracker.is_bw or (self.after_backward and not inside)
+        if self._in_opt or (self.after_backward and not self._mod_tracker.is_bw):
+            return "optimizer step"
         children = {parts[1] for parts in inside if len(parts) > 1}
         part = min(children) if children else "the model" if inside else "the loss"
         return f"{'backward' if self._mod_tracker.is_bw else 'forward'}: {part}"

@@ -31,6 +31,7 @@ def memory(
     config: Annotated[str | None, typer.Option(metavar="FILE", help="A Hugging Face config.json.")] = None,
     precision: Annotated[str, typer.Option(help="mixed, mixed-fp32-grads, bf16, fp32 or autocast.")] = "mixed",
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam, adam-8bit, adafactor or muon.")] = "adam",
+    fused: Annotated[bool, typer.Option("--fused", help="The optimizer steps tensor by tensor.")] = False,
     zero: Annotated[int, _whole("--zero", "The ZeRO stage, 0 to 3.")] = 0,
     ranks: Annotated[int, _whole("--ranks", "All ranks, those of --tp and --pp included.")] = 1,
     tp: Annotated[int, _whole("--tp", "Tensor-parallel ranks.")] = 1,

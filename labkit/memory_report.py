@@ -122,7 +122,7 @@ def headline(found: Report) -> str:
     plan, named = found.plan, not found.states_only
     size = found.model if found.states_only else count(found.model)
     said = [f"{found.model.name if named else 'a model'}, {format_count(size)} parameters ({size:,})"]
-    said.append(f"precision {plan.precision}, optimizer {plan.optimizer}")
+    said.append(f"precision {plan.precision}, optimizer {'fused ' * plan.fused}{plan.optimizer}")
     if plan.lora:
         said.append(f"LoRA of rank {plan.lora} over a frozen base of {plan.base_bits} bits")
     split = [f"{name} {n}" for name, n in (("tp", plan.tp), ("pp", plan.pp)) if n > 1]
@@ -195,7 +195,18 @@ def _ruler(width: int, label: str, columns: int) -> str:
 def moment(found: Report) -> str:
     """When the peak is."""
     where = f" of pipeline stage {found.stage}" if found.plan.pp > 1 else ""
-    return f"The peak{where} is in this moment: {found.phase}."
+    return f"The peak{where} is in this moment: {found.phase}.{_step(found)}"
+
+
+def _step(found: Report) -> str:
+    """What of a peak at the optimizer's step is there for that step alone; empty where the peak is another."""
+    if found.phase != "optimizer step":
+        return ""
+    size = sum(found.parts[part] for part in STATES) - found.rest.total_bytes
+    fusable = not found.plan.fused and found.plan.optimizer != "adafactor"
+    lever = ", most of which a fused optimizer does without" if fusable else ""
+    said = f" {format_bytes(size)} of it are temporaries of that step"
+    return f"{said}{lever}." if size > 0 else ""
 
 
 def verdict(found: Report) -> str:

@@ -37,6 +37,9 @@ class Plan:
     blocks; base_bits: of the frozen matrices under them. layout, of what is split: "flat" as ZeRO has it, one array
     padded to equal parts; "rows": every tensor by its first dimension (fully_shard); "whole": tensors undivided
     (ZeroRedundancyOptimizer). bucket_view: gradients live in DDP's buckets; otherwise there are two copies.
+    fused: the optimizer works tensor by tensor in one kernel (torch's AdamW(fused=True), apex, Megatron): no
+    temporaries of the size of all parameters, and in mixed precision no widened copy of all gradients. torch's default
+    is foreach, all tensors at once.
     """
 
     precision: str = "mixed"
@@ -57,6 +60,7 @@ class Plan:
     base_bits: int = 16
     layout: str = "flat"
     bucket_view: bool = True
+    fused: bool = False
 
     def __post_init__(self):
         choices = {"precision": tuple(PRECISIONS), "optimizer": OPTIMIZERS, "recompute": ("none", "selective", "full")}
@@ -75,6 +79,8 @@ class Plan:
             raise ValueError("Weights of 4 bits cannot be trained: they need adapters, such as lora=16.")
         if self.optimizer == "adafactor" and self.zero:
             raise ValueError(f"Adafactor sums rows and columns of whole matrices, which ZeRO {self.zero} cuts.")
+        if self.optimizer == "adafactor" and self.fused:
+            raise ValueError("Adafactor has no fused kernel: leave fused out.")
         if self.layout == "whole" and self.zero > 1:
             raise ValueError(f"Undivided tensors are ZeRO 1's layout, and zero is {self.zero}.")
 

@@ -142,12 +142,12 @@ class Tape:
             others, self.nodes, self.section = self.nodes, [], section
             incoming = self.gradients.pop(result_key)
             last = function(*held).key
-            held.clear()
             self.cached.clear()
             self.gradients[last] = incoming
             del incoming
             while self.nodes:
                 self._back(self.nodes.pop())
+            held.clear()  # torch's checkpoint holds its inputs until the last of its operations is done
             self.nodes = others
 
         self.act(again)

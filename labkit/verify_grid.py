@@ -53,6 +53,8 @@ def tuned() -> Iterator[tuple[Architecture, Plan]]:
         for optimizer in ("momentum", "adam", "muon"):
             yield arch, Plan(precision="fp32", batch=1, seq=32, optimizer=optimizer)
         yield arch, Plan(precision="bf16", batch=8, seq=256, attention="math")
+        for precision in ("fp32", "autocast", "bf16", "mixed"):
+            yield arch, Plan(precision=precision, batch=1, seq=32, fused=True)
 
 
 def held_out() -> Iterator[tuple[Architecture, Plan]]:
@@ -70,6 +72,8 @@ def held_out() -> Iterator[tuple[Architecture, Plan]]:
         yield style(width=320, layers=1, heads=5, **{"kv_heads": 1} if style is llama_style else {}), small
         yield style(layers=6, width=64, vocab=512), replace(small, precision="mixed", attention="math")
         yield style(vocab=512), Plan(precision="fp32", batch=1, seq=64, optimizer="adafactor")
+        for optimizer in ("adam", "momentum", "muon"):
+            yield style(width=256, vocab=512), Plan(precision="mixed", batch=1, seq=16, optimizer=optimizer, fused=True)
     yield gpt_style(tied=False, vocab=4096), Plan(precision="fp32", batch=2, seq=32, optimizer="sgd")
     yield llama_style(qk_norm=True, vocab=300), Plan(precision="bf16", batch=4, seq=256, optimizer="sgd")
 
@@ -77,4 +81,5 @@ def held_out() -> Iterator[tuple[Architecture, Plan]]:
 def describe(arch: Architecture, plan: Plan) -> str:
     """A configuration in one line."""
     sizes = f"{arch.name} {arch.layers}x{arch.width}, vocabulary {arch.vocab}, {plan.batch}x{plan.seq} tokens"
-    return f"{sizes}, {plan.precision}, {plan.optimizer}, {plan.attention}, recompute {plan.recompute}"
+    optimizer = f"fused {plan.optimizer}" if plan.fused else plan.optimizer
+    return f"{sizes}, {plan.precision}, {optimizer}, {plan.attention}, recompute {plan.recompute}"

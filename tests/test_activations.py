@@ -90,6 +90,21 @@ def test_gradients_at_the_end_are_what_states_says_and_nothing_else_is_left():
             assert played.total == pytest.approx(played.leaf_bytes())
 
 
+@pytest.mark.parametrize(("precision", "n_bytes"), [("mixed", 4), ("mixed-fp32-grads", 4), ("fp32", 4), ("bf16", 2)])
+def test_a_pipeline_has_its_gradients_once_at_the_optimizers_step(precision, n_bytes):
+    """By hand: half the layers and an end of the model; mixed precision has widened them."""
+    arch, plan = gpt_style(layers=4, tied=False), replace(PLAN, precision=precision, ranks=2, pp=2, micro_batches=4)
+    d, vocab, positions = arch.width, arch.vocab, arch.positions
+    layer = 4 * (d * d + d) + (2 * 4 * d * d + 5 * d) + 2 * 2 * d
+    ends = {0: (vocab + positions) * d, 1: vocab * d + 2 * d}
+    for stage, end in ends.items():
+        found = phases(arch, plan, stage)
+        assert found["optimizer step"]["gradients"] == n_bytes * (2 * layer + end)
+        # While it goes backward there are the sums, and of each micro-batch's gradients few at a time.
+        width = 4 if precision == "mixed-fp32-grads" else states(arch, plan, stage).gradients_bytes // (2 * layer + end)
+        assert width * (2 * layer + end) <= found["block backward"]["gradients"] < (width + 0.5) * (2 * layer + end)
+
+
 def test_logits_are_counted_with_their_copies():
     arch, plan = gpt_style(vocab=8192), replace(PLAN, precision="bf16")
     assert phases(arch, plan)["loss backward"]["logits"] == logits_bytes(arch, plan) == 3 * 4 * 128 * 8192

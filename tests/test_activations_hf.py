@@ -54,10 +54,15 @@ MORE = [
     (QWEN2, "mixed", "adam", 2, 256, "none", "optimizer step"),
     (QWEN2, "mixed-fp32-grads", "adam", 2, 256, "none", "optimizer step"),
     (QWEN2, "mixed-fp32-grads", "momentum", 1, 64, "none", "embedding backward"),
+    (WIDE, "mixed", "momentum", 1, 16, "none", "optimizer step"),
+    (WIDE, "mixed", "fused adam", 1, 16, "none", "optimizer step"),
+    (LLAMA, "fp32", "fused adam", 1, 64, "none", "embedding backward"),
 ]
 
 
 def _plan(precision="fp32", optimizer="adam", batch=2, seq=64, recompute="none", **more):
+    fused, optimizer = optimizer.startswith("fused "), optimizer.removeprefix("fused ")
+    more |= {"fused": fused}
     return Plan(precision=precision, optimizer=optimizer, batch=batch, seq=seq, recompute=recompute, **more)
 
 

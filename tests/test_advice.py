@@ -106,9 +106,9 @@ def test_a_plan_is_estimated_once():
 
 
 def test_steps_that_are_impossible_are_left_out():
-    plan = Plan(optimizer="adafactor", ranks=8)  # which no ZeRO stage goes with
+    plan = Plan(optimizer="adafactor", ranks=8)  # which no fused kernel and no ZeRO stage goes with
     best = advise(plan, of(LLAMA), of(LLAMA)(plan) - 1)
-    assert best.plan.zero == 0
+    assert (best.plan.zero, best.plan.fused) == (0, False)
 
 
 @pytest.mark.parametrize("lever", LEVERS, ids=lambda lever: lever.name)
@@ -126,7 +126,7 @@ def test_every_lever_has_a_cost_and_somewhere_something_to_change(lever):
 @pytest.mark.parametrize("lever", LEVERS, ids=lambda lever: lever.name)
 def test_at_the_end_of_a_lever_there_is_nothing_left(lever):
     best = {"batch": 1, "recompute": "full", "optimizer": "adam-8bit", "precision": "bf16", "tp": 8, "seq": 600}
-    last = Plan(zero=3, ranks=8, sequence_parallel=True, lora=4, base_bits=4, **best)
+    last = Plan(zero=3, ranks=8, sequence_parallel=True, lora=4, base_bits=4, fused=True, **best)
     assert bool(lever.steps(last)) == (lever.name == "more ranks")
 
 

@@ -90,7 +90,7 @@ def test_every_knob_changes_what_is_shown(box):
     changes = {
         **{"Model": "llama-2-7b", "Card": "T4", "Trained": (16, 4), "Ranks": 64, "ZeRO stage": 3, "Tensor parallel": 2},
         **{"Batch a rank": 4, "Tokens": 8192, "Recomputation": "full", "Precision": "fp32", "Optimizer": "adam-8bit"},
-        "Attention": "math",
+        **{"Attention": "math", "Fused optimizer": True},
     }
     assert changes.keys() == knobs.keys()
     for name, value in changes.items():

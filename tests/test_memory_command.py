@@ -33,11 +33,11 @@ def memory(labkit):
 def test_every_option_reaches_the_plan(memory):
     words = "--model llama-3-8b --precision mixed-fp32-grads --optimizer adam-8bit --zero 3 --ranks 32 --tp 2 --pp 4"
     words += " --sequence-parallel --seq 2048 --batch 2 --recompute selective --attention math --lora 8 --base-bits 4"
-    words += " --shard-ranks 2 --no-reshard --micro-batches 8 --gpu a100-40"
+    words += " --shard-ranks 2 --no-reshard --micro-batches 8 --fused --gpu a100-40"
     given = {
         **{"precision": "mixed-fp32-grads", "optimizer": "adam-8bit", "zero": 3, "ranks": 32, "tp": 2, "pp": 4},
         **{"sequence_parallel": True, "seq": 2048, "batch": 2, "recompute": "selective", "attention": "math"},
-        **{"lora": 8, "base_bits": 4, "shard_ranks": 2, "reshard": False, "micro_batches": 8},
+        **{"lora": 8, "base_bits": 4, "shard_ranks": 2, "reshard": False, "micro_batches": 8, "fused": True},
     }
     found = memory(*words.split())
     assert found["plan"] == Plan(**given).__dict__
@@ -98,6 +98,7 @@ SENTENCES = {
     "--model gpt2 --optimizer lion": "optimizer is 'lion', and must be one of sgd, ",
     "--model gpt2 --recompute all": "recompute is 'all', and must be one of none, ",
     "--model gpt2 --attention fast": "attention is 'fast', and must be one of flash, math",
+    "--model gpt2 --optimizer adafactor --fused": "Adafactor has no fused kernel",
     "--model gpt2 --base-bits 4": "they need adapters",
     "--model gpt2 --base-bits 3": "base_bits is 3, and must be one of 4, 16",
     "--params 7e9 --tp 2 --ranks 2": "name a model or a config",

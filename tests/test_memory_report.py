@@ -41,6 +41,22 @@ def test_the_states_at_rest_are_said_beside_the_peak():
     assert "Its states at rest take 25.3 GB: parameters 13.5 GB, gradients 1.68 GB, optimizer 10.1 GB." in said
 
 
+def test_what_the_step_of_the_optimizer_takes_is_said_and_a_fused_one_does_without():
+    """Llama-2-7B by mixed Adam: 16 bytes a parameter at rest, 6 more while torch's default steps."""
+    arch, size = preset("llama-2-7b"), 6_738_415_616
+    default, fused = (report(arch, Plan(fused=each), card("H200")) for each in (False, True))
+    assert default.total_bytes - default.parts["overhead"] == pytest.approx(22 * size, rel=1e-3)
+    assert fused.total_bytes - fused.parts["overhead"] == pytest.approx(16 * size + 4 * 32000 * 4096, rel=1e-3)
+    said = "40.4 GB of it are temporaries of that step, most of which a fused optimizer does without."
+    assert said in memory_report.moment(default)
+    assert "524 MB of it are temporaries of that step." in memory_report.moment(fused)
+    assert memory_report.advice(default)[0].changes == ("a fused optimizer",)
+    assert "optimizer fused adam" in memory_report.headline(fused)
+    elsewhere = report(GPT2, Plan(batch=64))
+    assert elsewhere.phase != "optimizer step"
+    assert memory_report.moment(elsewhere) == f"The peak is in this moment: {elsewhere.phase}."
+
+
 def test_of_a_bare_number_only_the_states_are_known():
     found = report(7_500_000_000, Plan(ranks=64, zero=3), card("T4"))
     read = json.loads(memory_report.as_json(found))

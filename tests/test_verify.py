@@ -14,6 +14,10 @@ QUICK = [
     ("tuned", llama_style(), Plan(precision="mixed", batch=2, seq=64)),
     ("held out", llama_style(vocab=64), Plan(precision="bf16", batch=4, seq=128, recompute="full")),
     ("held out", gpt_style(vocab=64), Plan(precision="fp32", seq=256, attention="math", recompute="selective")),
+    ("tuned", llama_style(), Plan(precision="mixed", batch=1, seq=32, fused=True)),
+    ("tuned", gpt_style(width=512), Plan(precision="mixed", batch=1, seq=32, optimizer="momentum")),
+    ("tuned", gpt_style(vocab=64), Plan(precision="fp32", seq=256, attention="math", recompute="selective")),
+    ("tuned", llama_style(vocab=64), Plan(precision="bf16", batch=4, seq=256, attention="math", recompute="full")),
 ]
 
 
