@@ -1,0 +1,217 @@
+"""A folder of submissions, graded: each student's answers run in a box, are judged outside, and are kept as they come.
+
+What was found for a student is written at once under a name that says what it depends on: the notebook, the release,
+labkit's own code and the seed. So a grader that is killed goes on where it stopped, and a second run on unchanged
+submissions is answered from what is there. Tables and pages are made at the end, in the order of students.
+"""
+
+import csv
+import hashlib
+import io
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import labkit
+from labkit import build, checks, hardware
+from labkit.course import CourseError
+from labkit.describe import describe_error
+from labkit.grading import feedback, submission
+from labkit.grading.box import Box, Trusted
+from labkit.grading.cells import needed
+from labkit.grading.release import Release
+from labkit.grading.submission import Cell, Submission
+from labkit.grading.verdicts import Result, judged
+from labkit.judge import Exercise
+
+_KEPT = "kept"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """What every verdict of a run depends on, beside the notebook; trusted: without a sandbox."""
+
+    release: Release
+    seed: int
+    trusted: bool = False
+
+    @property
+    def exercises(self) -> list[Exercise]:
+        """The lesson's exercises, in its order."""
+        known = {one.number: one for one in checks.exercises()}
+        return [known[number] for number in self.release.exercises]
+
+
+def grade(
+    folder: Path,
+    batch: Batch,
+    out: Path,
+    *,
+    jobs: int = 1,
+    students: Sequence[str] = (),
+    progress: Callable[[int], object] = lambda _n: None,
+) -> list[dict]:
+    """The results of every student, by student and exercise; under out the tables, run.json, and pages to read.
+
+    folder: one folder a student. students: those on a roster; who handed in nothing has nothing but `missing`.
+    progress: called with how many more students are done. CourseError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise CourseError(f"{folder} is no folder of submissions.")
+    kept = out / _KEPT
+    kept.mkdir(parents=True, exist_ok=True)
+    folders = sorted(each for each in folder.iterdir() if each.is_dir() and not each.is_symlink())
+    work = {each: kept / f"{_key(each, batch)}.json" for each in folders}
+    ours = [each for each, path in work.items() if not path.exists()]
+    progress(len(folders) - len(ours))
+    for each, found in _graded(ours, batch, min(jobs, len(ours))):
+        _write(work[each], json.dumps(found, indent=1))
+        progress(1)
+    rows = [{"student": each.name, **row} for each in folders for row in json.loads(work[each].read_text())]
+    absent = sorted(set(students) - {each.name for each in folders})
+    nothing = [asdict(unrun(one, "missing", "Nothing was handed in.")) for one in batch.exercises]
+    rows += [{"student": name, **row} for name in absent for row in nothing]
+    _tables(rows, batch, out)
+    feedback.write(rows, batch.exercises, f"Lesson {batch.release.lesson}", out)
+    return rows
+
+
+def _key(folder: Path, batch: Batch) -> str:
+    """The name under which a student's results are kept: of all that they depend on."""
+    paths = submission.notebooks(folder)[: submission.MAX_NOTEBOOKS]
+    files = [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths]
+    code = [path.read_text(encoding="utf-8") for path in sorted(Path(labkit.__file__).parent.rglob("*.py"))]
+    return build.digest([folder.name, files, batch.release.sha256, batch.seed, batch.trusted, build.digest(code)])[:40]
+
+
+def _graded(folders: Sequence[Path], batch: Batch, jobs: int) -> Iterator[tuple[Path, list[dict]]]:
+    """Each folder and its results, as they are ready; every job has a box of its own."""
+    if not folders:
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, initializer=_open, initargs=(batch,)) as pool:
+        waiting = {pool.submit(_one, each): each for each in folders}
+        for done in as_completed(waiting):
+            yield waiting[done], done.result()
+
+
+_job: dict = {}
+
+
+def _open(batch: Batch) -> None:
+    """In a job: open its box."""
+    _job.update(batch=batch, box=(Trusted if batch.trusted else Box)())
+
+
+def _one(folder: Path) -> list[dict]:
+    """In a job: one student's results, a dictionary each."""
+    batch = _job["batch"]
+    read = submission.read_folder(folder, batch.release)
+    return [asdict(one) for one in results(read, batch, _job["box"])]
+
+
+def results(read: Submission, batch: Batch, box: Any) -> list[Result]:
+    """One student's results, in the lesson's order; box: a Box, or what runs cells as one does.
+
+    A crash, a hang or a kill costs the exercise in whose cell or call it happened; the others are run anew without it.
+    """
+    student = _Student(read, batch, box)
+    while student.left():
+        student.session()
+    return [student.found[one.number] for one in batch.exercises]
+
+
+def unrun(exercise: Exercise, status: str, message: str) -> Result:
+    """The result of an exercise of which nothing was run."""
+    both = {"exercise": exercise.number, "max_points": exercise.points}
+    return Result(status=status, points=0, seconds=0.0, message=message, **both)
+
+
+class _Student:
+    """One student's results so far, and the cells that cannot be run with the rest."""
+
+    def __init__(self, read: Submission, batch: Batch, box: Any) -> None:
+        self._read, self._batch, self._box = read, batch, box
+        self._dropped: set[int] = set()
+        self.found: dict[str, Result] = {}
+        for one in batch.exercises:
+            if read.status != "ok":
+                self.found[one.number] = unrun(one, "unreadable", read.why)
+            elif one.number in read.missing:
+                self.found[one.number] = unrun(one, "missing", f"No cell defines {one.name}.")
+            elif one.number in read.untouched:
+                self.found[one.number] = unrun(one, "not-attempted", "The cell is as it was given out.")
+
+    def left(self) -> list[Exercise]:
+        """The exercises without a result."""
+        return [one for one in self._batch.exercises if one.number not in self.found]
+
+    def session(self) -> None:
+        """Run the cells that are needed; judge exercise after exercise, or up to the one that ends the session."""
+        left = self.left()
+        wanted = [c for c in needed(self._read, [one.number for one in left]) if c.index not in self._dropped]
+        with self._box.run([(cell.exercise or f"cell {cell.index}", cell.source) for cell in wanted]) as session:
+            if session.over:
+                self._drop(wanted[max(len(session.outcomes), 1) - 1], session.over)
+                return
+            for one in left:
+                self.found[one.number] = self._judged(one, session)
+                if session.over:
+                    return
+
+    def _drop(self, cell: Cell, over: str) -> None:
+        """Leave out a cell that ended its session; an exercise's own cell costs that exercise."""
+        self._dropped.add(cell.index)
+        for one in self._batch.exercises:
+            if one.number == cell.exercise and one.number not in self.found:
+                self.found[one.number] = unrun(one, over, "The cell ended the process that ran it.")
+
+    def _judged(self, one: Exercise, session: Any) -> Result:
+        """The verdict; where the name is missing because its cell failed, that is the message."""
+        try:
+            result = judged(session, one, seed=self._batch.seed)
+        except Exception as error:  # a fault of ours must not cost the batch, nor pass for the student's
+            return unrun(one, "ungraded", f"The grader failed: {describe_error(error)}")
+        failed = next((each for each in session.outcomes if each.name == one.number and each.error), None)
+        if result.status != "missing" or not failed:
+            return result
+        told = f"The cell raised {failed.error.type}: {failed.error.message[:300]} (line {failed.error.line})"
+        return replace(result, status="error", message=told)
+
+
+def _tables(rows: Sequence[dict], batch: Batch, out: Path) -> None:
+    """Write grades.csv, results.jsonl and run.json."""
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    _write(out / "results.jsonl", "".join(f"{line}\n" for line in lines))
+    numbers = [one.number for one in batch.exercises]
+    points: dict[str, dict[str, int]] = {}
+    for row in rows:
+        points.setdefault(row["student"], {})[row["exercise"]] = row["points"]
+    made = io.StringIO()
+    table = csv.writer(made, lineterminator="\n")
+    table.writerow(["student", *numbers, "points", "max_points"])
+    most = sum(one.points for one in batch.exercises)
+    for student in sorted(points):
+        mine = points[student]
+        table.writerow([_harmless(student), *(mine[number] for number in numbers), sum(mine.values()), most])
+    _write(out / "grades.csv", made.getvalue())
+    told = {"lesson": batch.release.lesson, "release": batch.release.sha256, "signed": batch.release.signed}
+    told |= {"labkit": labkit.__version__, "seed": batch.seed, "sandbox": not batch.trusted}
+    _write(out / "run.json", json.dumps(told | {"hardware": hardware.machine().name}, indent=1) + "\n")
+
+
+def _harmless(text: str) -> str:
+    """A name that no spreadsheet takes for a formula."""
+    return f"'{text}" if text[:1] in "=+-@\t\r" else text
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)

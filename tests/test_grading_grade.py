@@ -1,0 +1,214 @@
+"""A batch: every student's results whatever one of them does, kept as they come, the same however they are made."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+
+from labkit import course
+from labkit.course import CourseError
+from labkit.grading import grade, harness, release, submission
+from labkit.grading.box import available
+
+needs_box = pytest.mark.skipif(bool(available()), reason=f"needs a sandbox: {available()}")
+LESSON = course.find("01")
+RELEASE = release.from_course(LESSON)
+BATCH = grade.Batch(release=RELEASE, seed=7)
+RIGHT_11 = """def warmup_stable_decay(step, peak, n_steps, n_warmup, n_decay):
+    up = (step + 1) / n_warmup if n_warmup else 1.0
+    down = (n_steps - step) / n_decay if n_decay else 1.0
+    return peak * min(1.0, up, down)"""
+RIGHT_12 = """def pick_rate(rates, losses):
+    import math
+    finite = [(loss, rate) for rate, loss in zip(rates, losses) if math.isfinite(loss)]
+    return min(finite)[1] / 10"""
+
+
+def answered(folder, **answers):
+    """A student's folder with lesson 01's notebook, in which the stubs of some exercises are replaced."""
+    notebook = nbformat.read(LESSON.student, as_version=4)
+    for cell in notebook.cells:
+        for name, source in answers.items():
+            if cell.cell_type == "code" and f"def {name}(" in cell.source and "NotImplementedError" in cell.source:
+                cell.source = source
+    folder.mkdir(parents=True)
+    nbformat.write(notebook, folder / "answer.ipynb")
+    return submission.read_folder(folder, RELEASE)
+
+
+class Session:
+    """As a box's: runs cells here; one that calls die() ends it, and so does a call of a function that does."""
+
+    def __init__(self, cells):
+        self.over, self.outcomes, self.namespace = "", [], {"die": self.die}
+        for name, source in cells:
+            error = None
+            try:
+                exec(source, self.namespace)
+            except Exception as raised:
+                error = SimpleNamespace(type=type(raised).__name__, message=str(raised), line=1)
+            self.outcomes.append(SimpleNamespace(name=name, error=error))
+            if self.over:
+                return
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.over = "died"
+
+    def die(self, status):
+        self.over = status
+        raise KeyboardInterrupt  # nothing that a cell catches
+
+    def call(self, name, payload, timeout_s):  # noqa: ARG002
+        reply = harness.answer(self.namespace, name, payload)
+        return SimpleNamespace(status=self.over or "ok", payload=b"" if self.over else reply)
+
+
+class HereBox:
+    """Makes such sessions, and counts them."""
+
+    def __init__(self):
+        self.n_sessions = 0
+
+    def run(self, cells):
+        self.n_sessions += 1
+        try:
+            return Session(cells)
+        except KeyboardInterrupt:
+            ended = Session([])
+            ending = ["die(" in source for _, source in cells].index(True)
+            ended.over, ended.outcomes = "timeout", [None] * (1 + ending)
+            return ended
+
+
+def found(read, box=None):
+    return {one.exercise: (one.status, one.points) for one in grade.results(read, BATCH, box or HereBox())}
+
+
+def test_each_exercise_has_its_own_result(tmp_path):
+    one = "def pick_rate(rates, losses):\n    return 1.0"
+    read = answered(tmp_path / "ann", warmup_stable_decay=RIGHT_11, pick_rate=one)
+    assert found(read) == {"1.1": ("ok", 3), "1.2": ("wrong", 0), "1.3": ("not-attempted", 0)}
+
+
+def test_a_call_that_ends_the_process_costs_its_own_exercise(tmp_path):
+    dying = "def warmup_stable_decay(step, peak, n_steps, n_warmup, n_decay):\n    die('memory')"
+    box = HereBox()
+    read = answered(tmp_path / "ann", warmup_stable_decay=dying, pick_rate=RIGHT_12)
+    assert found(read, box) == {"1.1": ("memory", 0), "1.2": ("ok", 2), "1.3": ("not-attempted", 0)}
+    assert box.n_sessions == 2
+
+
+def test_a_cell_that_ends_the_process_costs_its_own_exercise(tmp_path):
+    dying = f"{RIGHT_11}\ndie('timeout')"
+    read = answered(tmp_path / "ann", warmup_stable_decay=dying, pick_rate=RIGHT_12)
+    assert found(read) == {"1.1": ("timeout", 0), "1.2": ("ok", 2), "1.3": ("not-attempted", 0)}
+
+
+def test_a_cell_that_fails_before_it_defines_anything_is_told_so(tmp_path):
+    read = answered(tmp_path / "ann", warmup_stable_decay=f"1 / 0\n{RIGHT_11}")
+    [result, *_] = grade.results(read, BATCH, HereBox())
+    assert (result.status, result.points) == ("error", 0)
+    assert result.message == "The cell raised ZeroDivisionError: division by zero (line 1)"
+
+
+def test_a_fault_of_the_grader_passes_for_nobodys(tmp_path, monkeypatch):
+    monkeypatch.setattr(grade, "judged", lambda *_, **__: 1 / 0)
+    read = answered(tmp_path / "ann", warmup_stable_decay=RIGHT_11)
+    [result, *_] = grade.results(read, BATCH, HereBox())
+    assert (result.status, result.points) == ("ungraded", 0)
+    assert "The grader failed: ZeroDivisionError" in result.message
+
+
+def test_no_folder_gets_a_sentence(tmp_path):
+    with pytest.raises(CourseError, match="is no folder of submissions"):
+        grade.grade(tmp_path / "none", BATCH, tmp_path / "out")
+
+
+# ---- the whole, in a sandbox ----------------------------------------------------------------------------------------
+
+
+def class_of(folder):
+    """Six students: right, wrong, untouched, no notebook, no JSON, and one whose cell never ends."""
+    answered(folder / "ann", warmup_stable_decay=RIGHT_11, pick_rate=RIGHT_12)
+    answered(folder / "=bob", warmup_stable_decay="def warmup_stable_decay(*given):\n    return 0.0")
+    answered(folder / "cleo")
+    (folder / "dan").mkdir()
+    (folder / "eve").mkdir()
+    (folder / "eve" / "answer.ipynb").write_text("{")
+    answered(folder / "fay", warmup_stable_decay=RIGHT_11, pick_rate="import os\nos._exit(0)")
+    return folder
+
+
+EXPECTED = """student,1.1,1.2,1.3,points,max_points
+'=bob,0,0,0,0,10
+ann,3,2,0,5,10
+cleo,0,0,0,0,10
+dan,0,0,0,0,10
+eve,0,0,0,0,10
+fay,3,0,0,3,10
+gil,0,0,0,0,10
+"""
+
+
+@needs_box
+@pytest.mark.slow
+def test_a_class_is_graded_once_and_the_same_whatever_the_jobs(tmp_path, monkeypatch):
+    folder = class_of(tmp_path / "in")
+    for jobs in (1, 2):
+        out = tmp_path / f"out{jobs}"
+        counted = []
+        rows = grade.grade(folder, BATCH, out, jobs=jobs, students=["ann", "gil"], progress=counted.append)
+        assert (out / "grades.csv").read_text() == EXPECTED
+        assert sum(counted) == 6
+        statuses = {row["student"]: row["status"] for row in rows if row["exercise"] == "1.2"}
+        assert statuses["eve"] == statuses["dan"] == "unreadable"
+        assert (statuses["fay"], statuses["gil"]) == ("died", "missing")
+        assert len((out / "results.jsonl").read_text().splitlines()) == 3 * 7
+    monkeypatch.setattr(grade, "ProcessPoolExecutor", None)  # unchanged: nothing is run
+    grade.grade(folder, BATCH, tmp_path / "out1", students=["ann", "gil"])
+    assert (tmp_path / "out1" / "grades.csv").read_text() == EXPECTED
+    assert json.loads((tmp_path / "out1" / "run.json").read_text())["sandbox"] is True
+
+
+GRADER = """
+import sys
+from pathlib import Path
+from labkit import course
+from labkit.grading import grade, release
+
+if __name__ == "__main__":
+    batch = grade.Batch(release=release.from_course(course.find("01")), seed=7)
+    grade.grade(Path(sys.argv[1]), batch, Path(sys.argv[2]), jobs=2, students=["ann", "gil"])
+"""
+
+
+@needs_box
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [1.0, 4.0, 7.0])
+def test_a_killed_grader_goes_on_where_it_stopped(tmp_path, after_s):
+    folder, out, script = class_of(tmp_path / "in"), tmp_path / "out", tmp_path / "grader.py"
+    script.write_text(GRADER)
+    first = subprocess.Popen([sys.executable, str(script), str(folder), str(out)])
+    time.sleep(after_s)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    subprocess.run([sys.executable, str(script), str(folder), str(out)], check=True, timeout=120)
+    assert (out / "grades.csv").read_text() == EXPECTED
+    assert not list(Path(out).rglob("*.tmp"))
+
+
+def test_a_name_that_a_spreadsheet_would_obey_is_quoted(tmp_path):
+    rows = [{"student": "=cmd()", "exercise": n, "points": 1} for n in ("1.1", "1.2", "1.3")]
+    grade._tables(rows, BATCH, tmp_path)
+    assert (tmp_path / "grades.csv").read_text().splitlines()[1] == "'=cmd(),1,1,1,3,10"
+    shutil.rmtree(tmp_path)
