@@ -195,8 +195,8 @@ def test_gradescope_and_its_groups(zipped, out):
         "submission_metadata.yml": METADATA.encode(),
     }
     found = collect.collect(zipped({f"assignment_5_export/{name}": data for name, data in files.items()}), out)
-    assert by_student(found)["a1"] == ("collected", ("01.ipynb",))
-    assert by_student(found)["b2"] == by_student(found)["cy@x.org"] == ("collected", ("02.ipynb",))
+    second = ("collected", ("02.ipynb",))
+    assert by_student(found) == {"a1": ("collected", ("01.ipynb",)), "b2": second, "cy@x.org": second}
 
 
 def test_gradescope_without_its_table_goes_by_number(zipped, out):
@@ -276,6 +276,14 @@ def test_names_that_lead_elsewhere_are_refused(zipped, out, tmp_path, name, says
     assert sentence.endswith(".")
     assert sentence.isprintable()
     assert tree(tmp_path) == ["handed in.zip", "out/bob/a.ipynb", "out/collected.json"]
+
+
+def test_a_name_that_ends_early_in_another_tool_is_refused(zipped, out):
+    source = zipped({"ada/a.ipynb@.txt": BOOK, "bob/a.ipynb": BOOK})
+    source.write_bytes(source.read_bytes().replace(b"ipynb@", b"ipynb\0"))
+    found = collect.collect(source, out)
+    assert by_student(found) == {"ada": ("refused", ()), "bob": ("collected", ("a.ipynb",))}
+    assert said(found, "ada") == "ada/a.ipynb\\x00.txt has signs in its name that nobody can see."
 
 
 @pytest.mark.parametrize(
@@ -380,6 +388,19 @@ def test_a_bomb_costs_its_sender_only(zipped, out, monkeypatch):
         **{"ada": ("refused", ()), "bob": ("collected", ("a.ipynb",)), "cy": ("collected", ("a.ipynb",))}
     }
     assert said(found, "ada") == "ada/a.ipynb is larger than 1 MB."
+
+
+def test_no_more_is_read_than_may_be():
+    """A file may grow, and a stream may go on for ever."""
+
+    class Endless(io.BytesIO):
+        def read(self, size=-1):
+            assert 0 < size <= 101
+            return b"x" * size
+
+    entry = arrivals.Entry(name="a", parts=("a",), n_bytes=3, fault="", open=Endless)
+    with pytest.raises(ValueError, match="is larger than"):
+        entry.read(100)
 
 
 def lying(path, size):

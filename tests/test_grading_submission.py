@@ -155,8 +155,11 @@ def test_an_answer_in_a_new_cell_is_found_although_the_stub_is_there(hand_in, ma
     "source", ["double = lambda x: 2 * x", "from functools import partial\ndouble = partial(max, 3)"]
 )
 def test_an_answer_need_not_be_a_def(hand_in, made, source):
-    found = hand_in(solve(made, DOUBLE, source))
-    assert (answers(found)["1.1"], found.untouched) == (DOUBLE, ("1.2",))
+    made["cells"].append(code(source))
+    found = hand_in(made)
+    assert (answers(found)["1.1"], found.untouched) == (len(made["cells"]) - 1, ("1.2",)), "beside the stub"
+    del made["cells"][DOUBLE]
+    assert hand_in(made).missing == ()
 
 
 def test_a_syntax_error_is_an_answer_to_its_exercise(hand_in, made):
@@ -481,8 +484,13 @@ def test_notebooks_in_deeper_folders_are_found_and_editors_copies_are_not(folder
 
 
 def test_a_folder_without_a_notebook_is_said_to_be_one(folder, out):
-    found = submission.read_folder(folder(), out)
-    assert (found.status, found.why) == ("unreadable", "zoe holds no notebook.")
+    home = folder()
+    (home / "link.ipynb").symlink_to("/etc/passwd")
+    (home / "folder.ipynb").mkdir()
+    os.mkfifo(home / "pipe.ipynb")
+    assert submission.notebooks(home) == []
+    found = submission.read_folder(home, out)
+    assert (found.status, found.why) == ("unreadable", "zoe holds no notebook that is a plain file.")
 
 
 def test_a_student_is_called_by_the_composed_form_of_the_folders_name(tmp_path, made, out):

@@ -5,6 +5,7 @@ by old formats and copied by some editors, and metadata is not looked at. Nothin
 file makes it raise.
 """
 
+import stat
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ def read_folder(folder: Path, release: Release) -> Submission:
     """
     paths = notebooks(folder)
     if not paths:
-        why = f"{folder.name} holds no notebook."
+        why = f"{folder.name} holds no notebook that is a plain file."
         return Submission(unicodedata.normalize("NFC", folder.name), folder, "unreadable", why, (), (), ())
     each = [read(path, release) for path in paths[:MAX_NOTEBOOKS]]
     best = max(each, key=lambda one: (one.status == "ok", -len(one.missing) - len(one.untouched), -len(one.missing)))
@@ -89,7 +90,7 @@ def read_folder(folder: Path, release: Release) -> Submission:
 
 
 def notebooks(folder: Path) -> list[Path]:
-    """The notebooks of a student, by name: those right in the folder, else those anywhere in it; links are left out."""
+    """The notebooks of a student, by name: those right in the folder, else those anywhere in it; plain files alone."""
     try:
         direct = sorted(path for path in folder.iterdir() if _is_notebook(path))
         return direct or sorted(path for path in folder.rglob("*") if _is_notebook(path))
@@ -100,7 +101,7 @@ def notebooks(folder: Path) -> list[Path]:
 def _is_notebook(path: Path) -> bool:
     """Whether a path is a notebook by its name, and no copy that an editor keeps for itself."""
     named = path.name.lower().endswith(".ipynb") and not path.name.startswith("._")
-    return named and _COPIES not in path.parts and not path.is_dir()
+    return named and _COPIES not in path.parts and stat.S_ISREG(path.lstat().st_mode)
 
 
 class _Matched:
