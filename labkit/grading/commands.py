@@ -51,3 +51,44 @@ def collect(
                 print(f"    {sentence}")
         print(", ".join(f"{counted[status]} {status}" for status in sorted(counted)) or "Nothing was handed in.")
     raise typer.Exit(1 if counted["refused"] else 0)
+
+
+@app.command()
+def grade(
+    folder: Annotated[str, typer.Argument(help="A folder for each student, as labkit collect makes them.")],
+    lesson: Annotated[str, typer.Option("--lesson", metavar="NN", help="Which lesson was handed in.")],
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Where grades, feedback and what is kept go.")],
+    release: Annotated[str | None, typer.Option(metavar="MANIFEST", help="What labkit release wrote.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the private inputs; without it one that your key gives.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=64, help="How many students at a time.")] = 1,
+    roster: Annotated[str | None, typer.Option(metavar="CSV", help="Who should have handed in.")] = None,
+    trusted: Annotated[bool, typer.Option("--trusted", help="Without a sandbox, for code that you trust.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the results, a line each.")] = False,
+) -> None:
+    """Grade a class; killed or run again, it goes on where it was. Exit code 1: an exercise could not be graded."""
+    from tqdm import tqdm
+
+    from labkit.grading import grade as module
+    from labkit.grading import release as releases
+    from labkit.grading import roster as rosters
+    from labkit.grading.box import available
+
+    if not trusted and (why := available()):
+        raise course.CourseError(why)
+    made = releases.load(Path(release)) if release else releases.from_course(course.find(lesson))
+    batch = module.Batch(release=made, seed=module.private_seed(made) if seed is None else seed, trusted=trusted)
+    known = [one.id for one in rosters.load(Path(roster)).students] if roster else []
+    total = sum(path.is_dir() for path in Path(folder).iterdir()) if Path(folder).is_dir() else None
+    with tqdm(total=total, unit="student", disable=None) as bar:
+        rows = module.grade(Path(folder), batch, Path(out), jobs=jobs, students=known, progress=bar.update)
+    if json:
+        for row in rows:
+            print(json_module.dumps(row, ensure_ascii=False))
+    else:
+        counted = Counter(row["status"] for row in rows)
+        students = len({row["student"] for row in rows})
+        print(f"{students} students; " + ", ".join(f"{counted[status]} {status}" for status in sorted(counted)))
+        print(f"wrote {out}/grades.csv, {out}/class.html and a page for each student in {out}/feedback/")
+        if trusted:
+            print("Without a sandbox: run.json says so.")
+    raise typer.Exit(1 if any(row["status"] == "ungraded" for row in rows) else 0)
