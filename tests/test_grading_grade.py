@@ -79,7 +79,8 @@ class HereBox:
     def __init__(self):
         self.n_sessions = 0
 
-    def run(self, cells):
+    def run(self, cells, ranks):
+        assert ranks is None  # lesson 01 has none
         self.n_sessions += 1
         try:
             return Session(cells)

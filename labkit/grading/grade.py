@@ -5,6 +5,7 @@ labkit's own code and the seed. So a grader that is killed goes on where it stop
 submissions is answered from what is there. Tables and pages are made at the end, in the order of students.
 """
 
+import contextlib
 import csv
 import hashlib
 import hmac
@@ -26,6 +27,7 @@ from labkit.grading import feedback, release, submission
 from labkit.grading.box import Box, Trusted
 from labkit.grading.cells import needed
 from labkit.grading.release import Release
+from labkit.grading.slices import sliced
 from labkit.grading.submission import Cell, Submission
 from labkit.grading.verdicts import Result, judged
 from labkit.judge import Exercise
@@ -139,6 +141,13 @@ def unrun(exercise: Exercise, status: str, message: str) -> Result:
     return Result(status=status, points=0, seconds=0.0, message=message, **both)
 
 
+def _in_ranks(exercises: Sequence[Exercise]) -> bool:
+    """Whether the checks of these themselves start ranks, for which a box can have a process ready."""
+    with contextlib.suppress(ValueError):  # one that cannot be sliced is not run either
+        return any("run_ranks" in source for one in exercises for source in sliced(one).modules.values())
+    return True
+
+
 class _Student:
     """One student's results so far, and the cells that cannot be run with the rest."""
 
@@ -162,7 +171,8 @@ class _Student:
         """Run the cells that are needed; judge exercise after exercise, or up to the one that ends the session."""
         left = self.left()
         wanted = [c for c in needed(self._read, [one.number for one in left]) if c.index not in self._dropped]
-        with self._box.run([(cell.exercise or f"cell {cell.index}", cell.source) for cell in wanted]) as session:
+        cells = [(cell.exercise or f"cell {cell.index}", cell.source) for cell in wanted]
+        with self._box.run(cells, ranks=_in_ranks(left) or None) as session:
             if session.over:
                 self._drop(wanted[max(len(session.outcomes), 1) - 1], session.over)
                 return

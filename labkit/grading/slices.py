@@ -59,6 +59,7 @@ def _bound(statement: ast.stmt) -> set[str]:
     return {node.id for node in names if isinstance(node.ctx, ast.Store)}
 
 
+@cache
 def sliced(exercise: Exercise) -> Slice:
     """The slice of an exercise. ValueError where its reference would be in it: then it cannot be graded."""
     home = _home(exercise)
