@@ -11,12 +11,11 @@ from labkit.activations import PARTS
 from labkit.architecture import Architecture
 from labkit.states import Plan, check, states
 
-OVERHEAD = {"CUDA context": 500 * 2**20, "NCCL buffers": 563 * 2**20}
-"""What a process takes on a card before and beside its tensors, NCCL's only with other ranks. The context is assumed,
-not measured. NCCL's first barrier was measured elsewhere to take 0.55 to 2 GiB, of which the least is taken here
-(stas00/ml-engineering, debug/, read 2026-11-30)."""
+OVERHEAD = {"CUDA context": 500 * 2**20, "NCCL buffers": 512 * 2**20}
+"""What a process takes on a card before and beside its tensors, NCCL's only with other ranks. Both are assumed: nothing
+here was measured, and no source says so. They vary by card, driver, library and number of communicators."""
 SLACK = 0.05
-"""Assumed, not measured: the share of the tensors' bytes that the caching allocator holds besides."""
+"""Assumed too, not measured: the share of the tensors' bytes that the caching allocator holds besides."""
 
 
 @dataclass(frozen=True, kw_only=True)

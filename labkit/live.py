@@ -5,9 +5,10 @@ What is counted is live tensors: not the allocator's slack, not the device's con
 """
 
 import copy
+import sys
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -136,6 +137,23 @@ def _peak(model: nn.Module, plan: Plan) -> Peak:
     return peak(step, model, copies, *optimizer.inner, tokens)
 
 
-def fake() -> FakeTensorMode:
-    """A context whose cpu tensors have no data: make the model, the optimizer and the batch in it."""
-    return FakeTensorMode()
+@contextmanager
+def fake() -> Iterator[FakeTensorMode]:
+    """A context whose cpu tensors have no data: make the model, the optimizer and the batch in it.
+
+    Where transformers is imported, it is told that no row is packed of several sequences. It cannot see that without
+    data, and would write out masks, batch x 1 x seq x seq, that the same step with data has not.
+    """
+    masking = sys.modules.get("transformers.masking_utils")
+    looks = getattr(masking, _LOOKS, None)
+    if looks:
+        setattr(masking, _LOOKS, lambda position_ids: None)  # noqa: ARG005 - as it is called
+    try:
+        with FakeTensorMode() as mode:
+            yield mode
+    finally:
+        if looks:
+            setattr(masking, _LOOKS, looks)
+
+
+_LOOKS = "find_packed_sequence_indices"

@@ -3,17 +3,20 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from labkit.states import Plan, states
 from labkit.verify_grid import Row, describe, gpt_style, llama_style
 
 _PROCESS = """
-import resource, sys, torch
+import torch
 from labkit import lm
 from labkit.optimizers import Optimizer
 from labkit.states import Plan
 from labkit.verify_grid import gpt_style, llama_style
+from labkit.verify_real import resident_bytes
 
 torch.set_num_threads(1)
 
@@ -22,12 +25,43 @@ def peak(arch, plan):
     optimizer, tokens = Optimizer(model, plan), torch.zeros(plan.batch, plan.seq + 1, dtype=torch.int64)
     for _ in range(2):
         lm.train_step(model, optimizer, tokens)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return resident_bytes()
 
 peak(gpt_style(width=16, vocab=16, layers=1, heads=1), Plan(precision="fp32", batch=1, seq=8))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before = resident_bytes(anew=True)
 print(peak({arch}, {plan}) - before)
 """
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def resident_bytes(*, anew: bool = False) -> int:
+    """The most memory that this process had resident since it began, or since the last call with anew.
+
+    anew: from now on; where the kernel does not allow that, the peak so far is what the next one is compared with.
+    getrusage's peak is not that: a child starts with its parent's. OSError where there is no /proc/self/status.
+    """
+    if anew:
+        with suppress(OSError):
+            _RESET.write_text("5", encoding="ascii")
+    (line,) = [line for line in _STATUS.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
+
+
+def not_measured() -> list[str]:
+    """A sentence for each kind of measurement that this machine does not have."""
+    import torch
+
+    said = []
+    if not _STATUS.exists():
+        said.append("Real processes are not measured: their peak is read from Linux's /proc/self/status.")
+    if not torch.cuda.is_available():
+        said.append("A card's peak is not measured: there is no CUDA device.")
+    return said
+
+
+def _all_at_rest(cases: list[tuple]) -> list[int]:
+    """On a rank: the bytes of each case, one after another."""
+    return [_at_rest(*case) for case in cases]
 
 
 def _at_rest(arch, plan: Plan, kind: str) -> int:
@@ -78,12 +112,19 @@ def rest_rows() -> Iterator[Row]:
 
     kinds = (("DDP", 0, "flat"), ("ZeroRedundancyOptimizer", 1, "whole"), ("fully_shard", 3, "rows"))
     for ranks in (2, 4):
-        for arch in (gpt_style(vocab=250), llama_style(vocab=250)):
-            for kind, zero, layout in kinds:
-                plan = Plan(precision="fp32", ranks=ranks, zero=zero, layout=layout, batch=1, seq=8)
-                measured = max(run_ranks(_at_rest, ranks, arch, plan, kind, timeout_s=120))
-                words = f"{kind} on {ranks} ranks, {describe(arch, plan)}"
-                yield Row("at rest", words, "at rest", states(arch, plan).total_bytes, measured)
+        plans = {
+            kind: Plan(precision="fp32", ranks=ranks, zero=zero, layout=layout, batch=1, seq=8)
+            for kind, zero, layout in kinds
+        }
+        cases = [
+            (arch, plan, kind)
+            for arch in (gpt_style(vocab=250), llama_style(vocab=250))
+            for kind, plan in plans.items()
+        ]
+        by_rank = run_ranks(_all_at_rest, ranks, cases, timeout_s=300)
+        for (arch, plan, kind), *measured in zip(cases, *by_rank, strict=True):
+            words = f"{kind} on {ranks} ranks, {describe(arch, plan)}"
+            yield Row("at rest", words, "at rest", states(arch, plan).total_bytes, max(measured))
 
 
 def process_rows() -> Iterator[Row]:
@@ -93,7 +134,7 @@ def process_rows() -> Iterator[Row]:
     """
     from labkit.estimate import estimate
 
-    if sys.platform != "linux":
+    if not _STATUS.exists():
         return
     plan = Plan(precision="fp32", batch=8, seq=256)
     cases = (

@@ -1,10 +1,16 @@
 """Live bytes at a step's peak: counted by hand where they can be, and the same with and without data."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
 
-from labkit import live
+from labkit import live, lm
+from labkit.optimizers import Optimizer
+from labkit.states import Plan
+from labkit.verify_grid import llama_style
 
 
 def _training(width: int = 64, rows: int = 32):
@@ -56,3 +62,32 @@ def test_what_is_not_named_is_not_counted():
     with live.fake():
         step, model, optimizer, x = _training()
         assert live.peak(step, model, optimizer, x).total_bytes > live.peak(step, model).total_bytes
+
+
+@pytest.mark.parametrize("use_cache", [True, False], ids=["with its cache", "without"])
+def test_a_module_of_transformers_has_the_peak_of_its_step_with_data(use_cache):
+    """Masks that only a step without data would write out are not counted; what transformers does is put back."""
+    pytest.importorskip("transformers")
+    import hugging_face
+    from transformers import masking_utils
+
+    looks, seq = masking_utils.find_packed_sequence_indices, 512
+    plan = Plan(precision="fp32", batch=2, seq=seq)
+    module = hugging_face.build(llama_style(vocab=64, width=64), plan)
+    module.config.use_cache = use_cache
+    found = live.module_peak(module, plan)
+    optimizer, tokens = Optimizer(module, plan), torch.zeros(2, seq + 1, dtype=torch.int64)
+    step = lambda: lm.train_step(module, optimizer, tokens)
+    step()
+    measured = live.peak(step, module, *optimizer.inner, tokens)
+    # Positions, of which one of the two holds some a moment longer.
+    assert found.total_bytes == pytest.approx(measured.total_bytes, abs=3 * 8 * seq)
+    assert seq * seq * 2 > 3 * 8 * seq, "a mask would show"
+    assert masking_utils.find_packed_sequence_indices is looks
+
+
+def test_a_module_is_run_without_importing_transformers():
+    code = "import sys; from torch import nn; from labkit import live; from labkit.states import Plan; "
+    code += "model = nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 8)); "
+    code += "live.module_peak(model, Plan(batch=1, seq=4)); assert 'transformers' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
