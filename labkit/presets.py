@@ -187,7 +187,9 @@ def _from_llama(config: _Config, kind: str, name: str) -> Architecture:
     return Architecture(
         **{"name": name, "vocab": config.size("vocab_size"), "width": width, "heads": heads},
         layers=config.size("num_hidden_layers"),
-        **{"kv_heads": config.size("num_key_value_heads", heads), "gated": True, "norm": "rms"},
+        # Llama's default follows from the heads; that of the others is a number that fits one size of model.
+        kv_heads=config.size("num_key_value_heads", heads if kind == "llama" else None),
+        **{"gated": True, "norm": "rms"},
         head_width=config.size("head_dim", usual_width),
         hidden=config.size("moe_intermediate_size" if kind == "qwen3_moe" else "intermediate_size"),
         context=config.size("max_position_embeddings", 2048),

@@ -66,7 +66,7 @@ class Plan:
         choices = {"precision": tuple(PRECISIONS), "optimizer": OPTIMIZERS, "recompute": ("none", "selective", "full")}
         choices |= {"attention": ("flash", "math"), "zero": (0, 1, 2, 3), "base_bits": (4, 16), "layout": LAYOUTS}
         for key, allowed in choices.items():
-            if getattr(self, key) not in allowed:
+            if getattr(self, key) not in allowed or isinstance(getattr(self, key), (bool, float)):
                 names = ", ".join(map(str, allowed))
                 raise ValueError(f"{key} is {getattr(self, key)!r}, and must be one of {names}.")
         lowest = {"batch": 1, "seq": 1, "ranks": 1, "tp": 1, "pp": 1, "shard_ranks": 0, "micro_batches": 0, "lora": 0}
@@ -92,7 +92,8 @@ class Plan:
         if self.data_ranks % self.shards:
             raise ValueError(f"{self.data_ranks} data-parallel ranks cannot be split into groups of {self.shards}.")
         if self.sequence_parallel and (self.tp == 1 or self.seq % self.tp):
-            raise ValueError(f"Sequence parallelism cuts {self.seq} tokens among tp ranks, and tp is {self.tp}.")
+            why = "and tp is 1" if self.tp == 1 else f"and {self.tp} does not divide {self.seq}"
+            raise ValueError(f"Sequence parallelism cuts {self.seq} tokens among {self.tp} tp ranks, {why}.")
 
     @property
     def data_ranks(self) -> int:
@@ -205,6 +206,8 @@ def states(model: Architecture | int | Sequence[Sequence[int]], plan: Plan, stag
 def _bare(model: int | Sequence[Sequence[int]], plan: Plan) -> list[Held]:
     """Tensors of which only the shapes are known, or only how many elements they have together."""
     counted = isinstance(model, int)
+    if isinstance(model, bool):
+        raise ValueError(f"The number of parameters is {model}, and must be a whole number.")
     unknown = {"tp": plan.tp > 1, "pp": plan.pp > 1, "lora": plan.lora > 0, "muon": plan.optimizer == "muon"}
     unknown |= {"adafactor": counted and plan.optimizer == "adafactor", "layout": counted and plan.layout != "flat"}
     for what, asked in unknown.items():

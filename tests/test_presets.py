@@ -75,6 +75,7 @@ def test_a_pipe_and_a_folder_are_not_read(tmp_path):
         ({"hidden_size": 10**400}, "hidden_size is a number of more than 30 digits"),
         ({"hidden_size": [1] * 100}, r"hidden_size is \[1, 1, .* \.\.\., and must be"),
         ({"hidden_size": True}, "hidden_size is True, and must be a whole number"),
+        ({"model_type": "mistral", "num_key_value_heads": None}, "has no num_key_value_heads"),
         ({"num_hidden_layers": -1}, "num_hidden_layers is -1"),
         ({"num_key_value_heads": 3}, "3 key and value heads do not divide 4 heads"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes', and must be true or false"),

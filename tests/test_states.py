@@ -201,11 +201,13 @@ def test_a_second_copy_of_gradients_in_buckets_is_ddps_alone():
     [
         ({"precision": "fp8"}, "precision is 'fp8', and must be one of fp32, bf16, mixed"),
         ({"zero": 4}, "zero is 4, and must be one of 0, 1, 2, 3"),
+        ({"zero": True}, "zero is True, and must be one of 0, 1, 2, 3"),
         ({"ranks": 0}, "ranks is 0, and must be a whole number from 1 up"),
         ({"batch": -1}, "batch is -1"),
         ({"ranks": 8, "tp": 3}, "8 ranks cannot be split into groups of tp 3 x pp 1 = 3"),
         ({"ranks": 8, "shard_ranks": 3}, "8 data-parallel ranks cannot be split into groups of 3"),
-        ({"sequence_parallel": True}, "cuts 1024 tokens among tp ranks, and tp is 1"),
+        ({"sequence_parallel": True}, "cuts 1024 tokens among 1 tp ranks, and tp is 1"),
+        ({"sequence_parallel": True, "tp": 2, "ranks": 2, "seq": 1023}, "and 2 does not divide 1023"),
         ({"base_bits": 4}, "Weights of 4 bits cannot be trained"),
         ({"optimizer": "adafactor", "zero": 1}, "which ZeRO 1 cuts"),
         ({"layout": "whole", "zero": 2}, "zero is 2"),
@@ -226,6 +228,7 @@ def test_a_plan_that_cannot_be_gets_a_sentence(wrong, said):
         (100, {"tp": 2, "ranks": 2}, "What tp splits or keeps depends on the model's sizes"),
         (100, {"optimizer": "muon"}, "What muon splits or keeps"),
         (0, {}, "The number of parameters is 0"),
+        (True, {}, "The number of parameters is True"),
     ],
 )
 def test_a_model_that_a_plan_does_not_suit_gets_a_sentence(model, plan, said):
