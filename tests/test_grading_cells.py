@@ -62,6 +62,14 @@ def test_what_a_learner_added_is_run_in_its_place(run_of, made):
 def test_what_a_learner_changed_is_run(run_of, made):
     made["cells"][2]["source"] = "FACTOR = 3"
     assert run_of(solve(made), "1.1")[0] == [2, DOUBLE]
+    made["cells"][3]["source"] = "print('changed, and needed by nothing')"
+    assert run_of(made, "1.1")[0] == [2, 3, DOUBLE]
+
+
+def test_a_spare_stub_is_not_run_after_the_answer_that_a_cell_needs(run_of, made):
+    made["cells"].insert(DOUBLE + 1, dict(made["cells"][DOUBLE]))
+    solve(made)["cells"].append(code("print(double(2))"))
+    assert run_of(made, "1.1")[0] == [1, 2, DOUBLE, len(made["cells"]) - 1]
 
 
 def test_another_exercises_answer_is_run_where_it_is_needed(run_of, made):
@@ -169,6 +177,8 @@ TAKEN_OUT = [
     ("x = attempt(*f)", "x = attempt(*f)"),
     ("%%time\ncheck(f)\nx = 2", "%%time\npass\nx = 2"),
     ("é = 'ü'; check(é); q = attempt(é)", "é = 'ü'; pass; q = (é)"),
+    ("é = 'ü'\ncheck(é)", "é = 'ü'\npass"),
+    ("check(g)\nx = attempt(*f)", "pass\nx = attempt(*f)"),
     ("labkit.check(f)", "pass"),
     ("model.check(f)", "model.check(f)"),
     ("checked = check", "checked = check"),
