@@ -122,6 +122,22 @@ def test_a_cell_that_fails_before_it_defines_anything_is_told_so(tmp_path):
     assert result.message == "The cell raised ZeroDivisionError: division by zero (line 1)"
 
 
+def test_a_cell_that_answers_two_exercises_and_ends_the_process_costs_both(tmp_path):
+    both = f"{RIGHT_11}\n{RIGHT_12}\ndie('memory')"
+    read = answered(tmp_path / "ann", warmup_stable_decay=both, pick_rate="# above")
+    assert found(read) == {"1.1": ("timeout", 0), "1.2": ("timeout", 0), "1.3": ("not-attempted", 0)}
+    fine = answered(tmp_path / "bob", warmup_stable_decay=f"{RIGHT_11}\n{RIGHT_12}", pick_rate="# above")
+    assert found(fine) == {"1.1": ("ok", 3), "1.2": ("ok", 2), "1.3": ("not-attempted", 0)}
+
+
+def test_a_file_too_large_to_be_a_notebook_is_not_read(tmp_path, monkeypatch):
+    (tmp_path / "in" / "ann").mkdir(parents=True)
+    (tmp_path / "in" / "ann" / "answer.ipynb").write_text("x" * 2000)
+    monkeypatch.setattr(grade, "MAX_BYTES", 1000)
+    monkeypatch.setattr(Path, "read_bytes", None)
+    assert grade._key(tmp_path / "in" / "ann", BATCH)
+
+
 def test_a_fault_of_the_grader_passes_for_nobodys(tmp_path, monkeypatch):
     monkeypatch.setattr(grade, "judged", lambda *_, **__: 1 / 0)
     read = answered(tmp_path / "ann", warmup_stable_decay=RIGHT_11)

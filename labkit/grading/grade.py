@@ -26,6 +26,7 @@ from labkit.describe import describe_error
 from labkit.grading import feedback, release, submission
 from labkit.grading.box import Box, Trusted
 from labkit.grading.cells import needed
+from labkit.grading.notebook import MAX_BYTES
 from labkit.grading.release import Release
 from labkit.grading.slices import sliced
 from labkit.grading.submission import Cell, Submission
@@ -93,9 +94,17 @@ def grade(
 def _key(folder: Path, batch: Batch) -> str:
     """The name under which a student's results are kept: of all that they depend on."""
     paths = submission.notebooks(folder)[: submission.MAX_NOTEBOOKS]
-    files = [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths]
+    files = [(path.name, _sha256(path)) for path in paths]
     code = [path.read_text(encoding="utf-8") for path in sorted(Path(labkit.__file__).parent.rglob("*.py"))]
     return build.digest([folder.name, files, batch.release.sha256, batch.seed, batch.trusted, build.digest(code)])[:40]
+
+
+def _sha256(path: Path) -> str:
+    """A file's hash; of one that is too large to be read as a notebook, its size and time."""
+    told = path.stat()
+    if told.st_size > MAX_BYTES:
+        return f"{told.st_size} {told.st_mtime_ns}"
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _graded(folders: Sequence[Path], batch: Batch, jobs: int) -> Iterator[tuple[Path, list[dict]]]:
@@ -171,7 +180,7 @@ class _Student:
         """Run the cells that are needed; judge exercise after exercise, or up to the one that ends the session."""
         left = self.left()
         wanted = [c for c in needed(self._read, [one.number for one in left]) if c.index not in self._dropped]
-        cells = [(cell.exercise or f"cell {cell.index}", cell.source) for cell in wanted]
+        cells = [(f"cell {cell.index}", cell.source) for cell in wanted]
         with self._box.run(cells, ranks=_in_ranks(left) or None) as session:
             if session.over:
                 self._drop(wanted[max(len(session.outcomes), 1) - 1], session.over)
@@ -182,11 +191,16 @@ class _Student:
                     return
 
     def _drop(self, cell: Cell, over: str) -> None:
-        """Leave out a cell that ended its session; an exercise's own cell costs that exercise."""
+        """Leave out a cell that ended its session; it costs the exercises that it answers."""
         self._dropped.add(cell.index)
-        for one in self._batch.exercises:
-            if one.number == cell.exercise and one.number not in self.found:
+        for one in self.left():
+            if self._index(one) == cell.index:
                 self.found[one.number] = unrun(one, over, "The cell ended the process that ran it.")
+
+    def _index(self, one: Exercise) -> int | None:
+        """The index of the cell that answers an exercise; one cell may answer two."""
+        cell = self._read.answer(one.number)
+        return cell.index if cell else None
 
     def _judged(self, one: Exercise, session: Any) -> Result:
         """The verdict; where the name is missing because its cell failed, that is the message."""
@@ -194,7 +208,8 @@ class _Student:
             result = judged(session, one, seed=self._batch.seed)
         except Exception as error:  # a fault of ours must not cost the batch, nor pass for the student's
             return unrun(one, "ungraded", f"The grader failed: {describe_error(error)}")
-        failed = next((each for each in session.outcomes if each.name == one.number and each.error), None)
+        own = f"cell {self._index(one)}"
+        failed = next((each for each in session.outcomes if each.name == own and each.error), None)
         if result.status != "missing" or not failed:
             return result
         told = f"The cell raised {failed.error.type}: {failed.error.message[:300]} (line {failed.error.line})"
