@@ -61,7 +61,8 @@ def tensors(arch: Architecture, plan: Plan, stage: int = 0) -> dict[str, dict[st
     if not arch.positions:
         base["rotary tables"] = 4 * plan.seq * arch.head_width
     # Gradients that a micro-batch adds to; at the optimizer's step they are all there are.
-    sums = {} if step.tape.leaf_growth else {f"{LEAF} of the micro-batches before": rest.gradients_bytes}
+    several = (plan.micro_batches or plan.pp) > 1
+    sums = {f"{LEAF} of the micro-batches before": rest.gradients_bytes} if several else {}
     found = {phase: base | sums | live for phase, (_, live) in step.play().peaks.items()}
     found["optimizer step"] = base | {LEAF: rest.gradients_bytes} | _at_work(arch, plan, stage)
     return {phase: {name: round(n) for name, n in live.items() if n >= 0.5} for phase, live in found.items()}

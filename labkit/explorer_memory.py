@@ -225,7 +225,11 @@ def _knobs(ipywidgets: object, model: str, card: str, plan: Plan) -> dict:
     """A control for each thing that can be changed, by the name of what it sets."""
     style = {"style": {"description_width": "8.6em"}, "layout": {"width": "21.5em", "max_width": "100%"}}
     own = (plan.lora, plan.base_bits)
-    trained = _TRAINED if own in _TRAINED.values() else _TRAINED | {f"rank {own[0]} over {own[1]} bits": own}
+    trained = (
+        _TRAINED
+        if own in _TRAINED.values()
+        else _TRAINED | {f"{'QLoRA' if own[1] == 4 else 'LoRA'} of rank {own[0]}": own}
+    )
 
     def menu(name: str, options: object, value: object) -> object:
         return ipywidgets.Dropdown(options=options, value=value, description=name, **style)

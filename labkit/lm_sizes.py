@@ -31,14 +31,20 @@ class Step:
         self.weight_bytes, gradient_bytes, _, _, self.work_bytes = PRECISIONS[plan.precision]
         steps = plan.micro_batches or plan.pp
         self.in_flight = min(plan.pp - stage, steps)
-        # A later micro-batch's gradients are added to a sum that stands already.
-        self.tape = Tape(gradient_bytes / self.weight_bytes if steps == 1 else 0)
+        self.scatters, self.gathers = plan.zero > 1, plan.zero == 3 and plan.shards > 1
+        # A later micro-batch's gradients are added to a sum that stands already: at once, or where each rank has but
+        # a part of that sum, when a whole block's are there to be scattered.
+        self.tape = Tape(gradient_bytes / self.weight_bytes if steps == 1 or self.scatters else 0)
+        self.stays = 1 / plan.shards if steps == 1 else 0
         self.spread = tp if plan.sequence_parallel else 1
         self.tokens = plan.batch * plan.seq / self.spread
         tensors = held(arch, plan, stage)
-        in_blocks = sum(each.total for each in tensors if each.part not in ("embedding", "positions", "head"))
-        self.block_bytes = in_blocks / (arch.layers // plan.pp) * self.weight_bytes
-        self.ends_bytes = (sum(each.total for each in tensors) - in_blocks) * self.weight_bytes
+        kept = lambda each: (
+            each.total * (each.bits / 8 if each.bits else self.weight_bytes)
+        )  # and gathered as it is kept
+        in_blocks = sum(kept(each) for each in tensors if each.part not in ("embedding", "positions", "head"))
+        self.block_bytes = in_blocks / (arch.layers // plan.pp)
+        self.ends_bytes = sum(map(kept, tensors)) - in_blocks
         # Also the head, where the two are one.
         uses = 2 if arch.tied and self.first and self.last else 1
         n = self.arch.vocab * arch.width
@@ -55,12 +61,21 @@ class Step:
         return self.tape.run(f"{x.name}, {8 * element_bytes:.0f} bits", x.elements, element_bytes, [x])
 
     def linear(
-        self, x: Sized, weight: Sized, rows: float, columns: float, bias: bool = False, *, split: str = ""
+        self,
+        x: Sized,
+        weight: Sized,
+        rows: float,
+        columns: float,
+        bias: bool = False,
+        *,
+        split: str = "",
+        packed: bool = False,
     ) -> Sized:
         """rows results of each token's columns. Autocast copies the matrix, and keeps the copy for the pass.
 
         split: "rows" or "columns", by which tensor parallelism cuts the matrix. With sequence parallelism the former
-        gathers its input for as long as it works, and the latter scatters its result.
+        gathers its input for as long as it works, and the latter scatters its result. packed: kept in 4 bits, and
+        widened for as long as it works.
         """
         matrices = [self.cast(weight, self.work_bytes)]
         if bias:
@@ -73,17 +88,14 @@ class Step:
         name = "logits" if weight.name in ("head", "token") else f"{weight.name}'s result"
         return self.tape.run(
             name, n, self.work_bytes, [x, *matrices], keep=[x, matrices[0]] if weight.trained else [matrices[0]],
-            scratch_bytes=(whole if self.spread > 1 else 0) + self.unpacked(weight),
+            scratch_bytes=(whole if self.spread > 1 else 0) + packed * weight.elements * self.work_bytes,
         )  # fmt: skip
-
-    def unpacked(self, weight: Sized) -> float:
-        """Bytes of a matrix that is kept in 4 bits and widened for work."""
-        return weight.elements * self.work_bytes if self.plan.base_bits == 4 and weight.name != "head" else 0
 
     def matrix(self, x: Sized, name: str, rows: float, columns: float, bias: bool = False, *, split: str) -> Sized:
         """A matrix of a block, or all experts' one, and beside it two narrow ones where adapters are trained."""
         times, rank = max(self.arch.experts, 1) if name in ("gate", "up", "down") else 1, self.plan.lora
-        result = self.linear(x, self.weight(name, times * rows * columns), rows, columns, bias, split=split)
+        weight, packed = self.weight(name, times * rows * columns), self.plan.base_bits == 4
+        result = self.linear(x, weight, rows, columns, bias, split=split, packed=packed)
         if not rank:
             return result
         a = Sized(f"{name} adapter A", times * rank * columns, self.weight_bytes, leaf=1)
@@ -190,12 +202,12 @@ class Step:
         stage 2 on, a block's gradients are scattered when it is done.
         """
         plan, tape, here = self.plan, self.tape, []
-        gather = lambda: here.append(Storage(tape, GATHERED, 2 * self.block_bytes)) if plan.zero == 3 else None
+        gather = lambda: here.append(Storage(tape, GATHERED, 2 * self.block_bytes)) if self.gathers else None
 
         def done():
             here.clear()
-            if plan.zero > 1:
-                tape.shrink(1 / plan.shards)
+            if self.scatters:
+                tape.shrink(self.stays)
 
         gather()
         tape.act(done)
@@ -239,7 +251,7 @@ class Step:
     def play(self) -> Tape:
         """The step's tape, played to the end of the backward pass."""
         tape, arch, plan = self.tape, self.arch, self.plan
-        ends = Storage(tape, GATHERED, self.ends_bytes if plan.zero == 3 else 0)
+        ends = Storage(tape, GATHERED, self.ends_bytes if self.gathers else 0)
         x = self.start()
         tape.section = "block"
         x = self.layers(x, arch.layers // plan.pp)
@@ -255,8 +267,8 @@ class Step:
             x = self.loss(self.linear(x, head, arch.vocab, arch.width, split="rows"))
             tape.cached.clear()
             tape.backward(x.key, x.n_bytes)
-        if plan.zero > 1:
-            tape.shrink(1 / plan.shards)
+        if self.scatters:
+            tape.shrink(self.stays)
         del ends, others
         return tape
 

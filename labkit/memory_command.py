@@ -1,5 +1,6 @@
 """`labkit memory`: its options, and what becomes of each mistake in them."""
 
+import inspect
 import shutil
 import sys
 from decimal import Decimal, InvalidOperation
@@ -45,7 +46,7 @@ def memory(
     recompute: Annotated[str, typer.Option(help="none, selective or full.")] = "none",
     attention: Annotated[str, typer.Option(help="flash or math.")] = "flash",
     lora: Annotated[int, _whole("--lora", "The rank of LoRA's adapters; 0: all weights are trained.")] = 0,
-    base_bits: Annotated[int, _whole("--base-bits", "16, or 4 for QLoRA.")] = 16,
+    base_bits: Annotated[int, _whole("--base-bits", "4 for QLoRA; 16: as wide as --precision has weights.")] = 16,
     gpu: Annotated[str | None, typer.Option(help="Does it fit on this card, such as T4 or H100?")] = None,
     json: Annotated[bool, typer.Option("--json", help="As JSON, for programs; sizes in bytes.")] = False,
     verify: Annotated[
@@ -54,7 +55,7 @@ def memory(
 ) -> None:
     """What training a model takes of each rank's memory, whether it fits, and what to change first if not."""
     if verify:
-        _verify(params, model, config)
+        _verify(locals())
     from labkit import cards, memory_report
     from labkit.states import Plan
 
@@ -66,16 +67,31 @@ def memory(
     except ValueError as error:
         raise CourseError(str(error)) from None
     if json:
-        print(memory_report.as_json(found))
+        _print(memory_report.as_json(found))
     else:
         signs = memory_report.BLOCKS if _writes(memory_report.BLOCKS) else memory_report.ASCII
-        print(memory_report.text(found, columns=shutil.get_terminal_size().columns, signs=signs))
+        _print(memory_report.text(found, columns=shutil.get_terminal_size().columns, signs=signs))
 
 
-def _verify(*named: object) -> NoReturn:
-    """Measure, and leave with the code that says whether the estimate is right. CourseError: beside a model."""
-    if any(each is not None for each in named):
-        raise CourseError("--verify measures models of its own: leave out --params, --model and --config.")
+def _print(text: str) -> None:
+    """The text on standard output. CourseError where that is closed or full; who reads it may go before the end."""
+    try:
+        if sys.stdout is None:
+            raise CourseError("There is nothing to write to: standard output is closed.")
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CourseError(f"Standard output could not be written: {error.strerror}.") from None
+
+
+def _verify(options: dict[str, object]) -> NoReturn:
+    """Measure, and leave with the code that says whether the estimate is right. CourseError: beside other options."""
+    usual = {name: option.default for name, option in inspect.signature(memory).parameters.items()}
+    usual["verify"] = True
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value != usual[name]]
+    if given:
+        raise CourseError(f"--verify measures models and plans of its own: leave out {' and '.join(given)}.")
     from labkit import verify
 
     raise typer.Exit(verify.main())
@@ -98,7 +114,7 @@ def _model(params: int | None, model: str | None, config: str | None) -> Any:
 def _writes(signs: str) -> bool:
     """Whether stdout's encoding has these signs."""
     try:
-        signs.encode(sys.stdout.encoding or "ascii")
+        signs.encode(getattr(sys.stdout, "encoding", None) or "ascii")  # None: it is closed
     except UnicodeEncodeError:
         return False
     return True

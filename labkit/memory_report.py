@@ -121,10 +121,10 @@ def headline(found: Report) -> str:
     """The model and the plan in a line."""
     plan, named = found.plan, not found.states_only
     size = found.model if found.states_only else count(found.model)
-    said = [f"{found.model.name if named else 'a model'}, {format_count(size)} parameters ({size:,})"]
+    said = [f"{_printable(found.model.name) if named else 'a model'}, {format_count(size)} parameters ({size:,})"]
     said.append(f"precision {plan.precision}, optimizer {'fused ' * plan.fused}{plan.optimizer}")
     if plan.lora:
-        said.append(f"LoRA of rank {plan.lora} over a frozen base of {plan.base_bits} bits")
+        said.append(f"LoRA of rank {plan.lora} over a frozen base of {plan.frozen_bits} bits")
     split = [f"{name} {n}" for name, n in (("tp", plan.tp), ("pp", plan.pp)) if n > 1]
     ways = f" ({', '.join([*split, f'{plan.data_ranks} data-parallel'])})" if split else ""
     said.append(f"{plan.ranks} rank{'s' * (plan.ranks > 1)}{ways}, ZeRO {plan.zero}")
@@ -134,6 +134,11 @@ def headline(found: Report) -> str:
         if plan.seq > found.model.context:
             said.append(f"more tokens than the {found.model.context:,} that {found.model.name} was made for")
     return "; ".join(said)
+
+
+def _printable(name: str) -> str:
+    """A name, which may be a folder's, without what a terminal would obey."""
+    return "".join(each if each.isprintable() else "?" for each in name)
 
 
 def _table(found: Report, columns: int, signs: str) -> list[str]:

@@ -74,6 +74,9 @@ class Plan:
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{key} is {value!r}, and must be a whole number from {least} up.")
+        for key in ("sequence_parallel", "reshard", "bucket_view", "fused"):
+            if not isinstance(getattr(self, key), bool):
+                raise ValueError(f"{key} is {getattr(self, key)!r}, and must be True or False.")
         self._check_ranks()
         if self.base_bits == 4 and not self.lora:
             raise ValueError("Weights of 4 bits cannot be trained: they need adapters, such as lora=16.")
@@ -94,6 +97,11 @@ class Plan:
         if self.sequence_parallel and (self.tp == 1 or self.seq % self.tp):
             why = "and tp is 1" if self.tp == 1 else f"and {self.tp} does not divide {self.seq}"
             raise ValueError(f"Sequence parallelism cuts {self.seq} tokens among {self.tp} tp ranks, {why}.")
+
+    @property
+    def frozen_bits(self) -> int:
+        """Bits of an element of a base that adapters leave frozen: 4, or the width that the precision gives weights."""
+        return 4 if self.base_bits == 4 else 8 * PRECISIONS[self.precision][0]
 
     @property
     def data_ranks(self) -> int:

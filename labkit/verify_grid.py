@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 from labkit.architecture import Architecture
 from labkit.states import Plan
@@ -22,8 +23,8 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Predicted over measured; 1 is right."""
-        return self.predicted / self.measured
+        """Predicted over measured; 1 is right, and infinite what measured nothing."""
+        return self.predicted / self.measured if self.measured else inf
 
 
 def gpt_style(

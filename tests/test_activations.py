@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from labkit import live, tape
+from labkit import live, lm, tape
 from labkit.activations import layer_bytes, logits_bytes, part_of, phases, tensors
 from labkit.lm_sizes import Step
 from labkit.presets import preset
@@ -103,6 +103,68 @@ def test_a_pipeline_has_its_gradients_once_at_the_optimizers_step(precision, n_b
         # While it goes backward there are the sums, and of each micro-batch's gradients few at a time.
         width = 4 if precision == "mixed-fp32-grads" else states(arch, plan, stage).gradients_bytes // (2 * layer + end)
         assert width * (2 * layer + end) <= found["block backward"]["gradients"] < (width + 0.5) * (2 * layer + end)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("precision", ["bf16", "mixed", "mixed-fp32-grads"])
+def test_another_micro_batch_never_takes_less(precision, zero):
+    """A block's gradients stand whole until they are scattered, in every micro-batch."""
+    arch = llama_style(layers=4, width=256, vocab=64)
+    plan = Plan(precision=precision, optimizer="sgd", batch=1, seq=16, ranks=16, zero=zero, micro_batches=1)
+    for more in (plan, replace(plan, pp=2)):
+        one, two = (phases(arch, replace(more, micro_batches=n)) for n in (1, 2))
+        assert all(sum(two[phase].values()) >= sum(of.values()) for phase, of in one.items())
+        assert all(two[phase]["gradients"] >= of["gradients"] for phase, of in one.items())
+
+
+@pytest.mark.parametrize("bits", [16, 4])
+def test_what_is_gathered_is_as_wide_as_what_is_kept(bits):
+    """Without resharding, all of a frozen base stands gathered after the forward pass: in 4 bits where it is in 4."""
+    arch = llama_style(layers=4, width=512, vocab=64)
+    plan = Plan(precision="autocast", batch=1, seq=8, lora=4, base_bits=bits, ranks=4)
+    whole = states(arch, plan).parameters_bytes
+    shared = replace(plan, zero=3, reshard=False)
+    gathered = phases(arch, shared)["loss"]["parameters"] - states(arch, shared).parameters_bytes
+    assert gathered == pytest.approx(whole, rel=0.01)
+    now = phases(arch, replace(shared, reshard=True))["block backward"]["parameters"]
+    assert now - states(arch, shared).parameters_bytes == pytest.approx(whole / 2, rel=0.1), "two of four blocks"
+
+
+def test_one_data_rank_has_nobody_to_gather_from():
+    plan = replace(PLAN, ranks=2, pp=2, zero=2)
+    assert phases(gpt_style(), plan) == phases(gpt_style(), replace(plan, zero=3))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_base_of_four_bits_is_widened_a_matrix_at_a_time_and_its_ends_are_not(tied):
+    arch = replace(llama_style(vocab=60, width=64), hidden=2048, tied=tied)
+    plan = Plan(precision="bf16", batch=1, seq=4, lora=2, base_bits=4)
+    one = 2 * 64 * 2048
+    every = tensors(arch, plan)
+    assert every["block backward"]["backward, at work"] == one
+    # The head is as it was: a vocabulary of its own size changes nothing but itself and the logits.
+    large = tensors(replace(arch, vocab=60_000), plan)
+    assert all(large[phase].get("backward, at work", 0) < 5000 for phase in ("loss backward", "head backward"))
+    difference = [sum(tensors(each, plan)["forward"].values()) for each in (arch, replace(arch, vocab=80))]
+    assert 0 <= difference[1] - difference[0] <= 2 * 20 * 64 * (1 if tied else 2)
+
+
+def test_a_mixtures_tokens_are_counted_as_often_as_there_are_experts_for_each():
+    sizes = {"experts": 4, "experts_per_token": 2}
+    arch, plan = replace(llama_style(vocab=64), **sizes), Plan(precision="bf16", batch=1, seq=32)
+    kept = tensors(arch, plan)["loss"]
+    by_hand = {"tokens by experts": arch.width, "gate's result": arch.hidden, "up's result": arch.hidden}
+    for name, n in by_hand.items():
+        assert kept[name] == 2 * 2 * arch.layers * 32 * n, name
+        assert tensors(replace(arch, experts_per_token=4), plan)["loss"][name] == 2 * kept[name]
+
+
+def test_what_a_step_makes_is_of_the_part_that_the_ranks_of_one_copy_share():
+    arch, plan = gpt_style(), replace(PLAN, zero=1, ranks=8)
+    n = sum(p.numel() for p in lm.build(arch).parameters())
+    for shard_ranks, shares in ((0, 8), (2, 2)):
+        found = tensors(arch, replace(plan, shard_ranks=shard_ranks))["optimizer step"]
+        assert found["optimizer at work"] == pytest.approx(4 * n / shares, abs=8)
 
 
 def test_logits_are_counted_with_their_copies():

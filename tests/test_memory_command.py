@@ -72,7 +72,10 @@ SENTENCES = {
     "": "Name one model, by --params, --model or --config; this has none of them.",
     "--params 7e9 --model gpt2": "Name one model, by --params, --model or --config; this has --params and --model.",
     "--model gpt2 --config x.json": "this has --model and --config.",
-    "--verify --model gpt2": "--verify measures models of its own: leave out --params, --model and --config.",
+    "--verify --model gpt2": "--verify measures models and plans of its own: leave out --model.",
+    "--verify --zero 9 --gpu NOPE": "models and plans of its own: leave out --zero and --gpu.",
+    "--verify --json": "leave out --json.",
+    "--verify --no-reshard": "leave out --no-reshard.",
     "--model gpt5": "There is no model 'gpt5' here. There are: gpt2, ",
     "--model gpt2 --gpu X100": "There is no GPU 'X100' here. There are: T4, ",
     "--params nan": "--params is nan, and must be a whole number",
@@ -163,6 +166,23 @@ def test_verify_measures_and_its_verdict_is_the_exit_code(labkit, monkeypatch, c
 
     monkeypatch.setattr(verify, "main", lambda: print("predicted, measured, ratio") or code)
     assert labkit("memory", "--verify") == (code, "predicted, measured, ratio\n", "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux's /dev/full")
+@pytest.mark.parametrize("more", ["", " --json"])
+def test_an_output_that_is_closed_or_full_is_a_sentence_about_it(more):
+    words = f'"{sys.executable}" -m labkit.cli memory --model gpt2{more}'
+    for end, sentence in (
+        (">&-", "standard output is closed"),
+        ("> /dev/full", "Standard output could not be written"),
+    ):
+        done = subprocess.run(
+            f"{words} {end}", shell=True, capture_output=True, text=True, cwd=Path(__file__).parents[1]
+        )
+        assert done.returncode != 0
+        assert sentence in done.stderr
+        assert "Traceback" not in done.stderr
+        assert "course" not in done.stderr
 
 
 def test_as_text_it_says_whether_it_fits(labkit):

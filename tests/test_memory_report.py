@@ -1,6 +1,7 @@
 """The report on memory: what is counted, what is said of it, and that it reads well in any terminal."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -134,6 +135,20 @@ def test_several_changes_that_cost_less_than_the_one_are_said_too():
 def test_what_nothing_helps_is_said():
     said = memory_report.change(report(preset("megatron-1t"), Plan(seq=2048, batch=64), card("T4")))
     assert said == "No combination of up to 4 changes makes it fit."
+
+
+@pytest.mark.parametrize(("precision", "bits"), [("fp32", 32), ("autocast", 32), ("mixed", 16), ("bf16", 16)])
+def test_a_frozen_base_is_called_as_wide_as_it_is_counted(precision, bits):
+    plan = Plan(precision=precision, lora=8)
+    found = report(LLAMA, plan)
+    assert f"frozen base of {bits} bits" in memory_report.headline(found)
+    assert found.rest.parameters_bytes == pytest.approx(8.03e9 * bits / 8, rel=0.01)
+    assert "frozen base of 4 bits" in memory_report.headline(report(LLAMA, Plan(lora=8, base_bits=4)))
+
+
+def test_a_models_name_gives_a_terminal_no_orders():
+    said = memory_report.headline(report(replace(LLAMA, name="a\x1b[2Jb\nc"), Plan()))
+    assert said.startswith("a?[2Jb?c, ")
 
 
 def test_the_smallest_card_that_takes_it_is_named():

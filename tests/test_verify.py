@@ -59,13 +59,14 @@ def test_the_grid_holds_out_what_the_form_was_not_written_beside():
 
 def test_a_miss_is_named_and_fails(monkeypatch, capsys):
     right = Row("tuned", "a", "loss", 1000, 1000)
-    monkeypatch.setattr(verify, "rows", lambda: [right, right, replace(right, predicted=1040)])
+    others = [replace(right, group=group) for group in ("held out", "at rest")]
+    monkeypatch.setattr(verify, "rows", lambda: [right, right, replace(right, predicted=1040), *others])
     assert verify.main() == 0
     assert "tuned: 3 rows, median error 0.00%, worst 4.00%" in capsys.readouterr().out
-    monkeypatch.setattr(verify, "rows", lambda: [right, right, replace(right, predicted=1060)])
+    monkeypatch.setattr(verify, "rows", lambda: [right, right, replace(right, predicted=1060), *others])
     assert verify.main() == 1
     assert "tuned: worst error 6.0%, and 5.0% is allowed." in capsys.readouterr().out
-    monkeypatch.setattr(verify, "rows", lambda: [right, *[replace(right, predicted=980)] * 2])
+    monkeypatch.setattr(verify, "rows", lambda: [right, *[replace(right, predicted=980)] * 2, *others])
     assert verify.main() == 1
     assert "tuned: median error 2.0%, and 1.0% is allowed." in capsys.readouterr().out
 
@@ -113,5 +114,21 @@ def test_where_the_peak_cannot_be_set_back_the_one_so_far_is_taken(monkeypatch, 
     assert "Real processes are not measured" in verify_real.not_measured()[0]
 
 
-def test_a_group_without_a_bar_is_shown_and_not_held_to_one():
-    assert misses([Row("a card", "a", "loss", 1500, 1000)]) == []
+def test_what_measured_nothing_or_was_not_measured_is_no_success(monkeypatch, capsys):
+    right = Row("tuned", "a", "loss", 1000, 1000)
+    monkeypatch.setattr(verify, "rows", lambda: [right, replace(right, group="held out")])
+    assert verify.main() == 1
+    assert "at rest: nothing was measured." in capsys.readouterr().out
+    nothing = Row("a process", "a", "loss", 1000, 0)
+    assert nothing.ratio == float("inf")
+    assert misses([nothing])
+
+
+@pytest.mark.parametrize("group", verify.BARS)
+def test_every_group_has_a_bar_that_can_be_missed(group):
+    assert misses([Row(group, "a", "loss", 12_000, 1000)])
+    assert not misses([Row(group, "a", "loss", 1000, 1000)])
+
+
+def test_what_ranks_hold_at_rest_is_exact():
+    assert misses([Row("at rest", "a", "at rest", 1_000_001, 1_000_000)])
