@@ -176,10 +176,14 @@ class Tape:
         del scratch, mine
         node.kept.clear()
         while made:
-            self._arrive(*made.pop(0))
+            self._arrive(made)
 
-    def _arrive(self, key: object, leaf: int, new: Storage) -> None:
-        """A gradient reaches a tensor: the first one is taken over, a second one added in new memory."""
+    def _arrive(self, made: list[tuple[object, int, Storage]]) -> None:
+        """The first gradient made reaches its tensor: the first there is taken over, a second one added in new memory.
+
+        It is taken out of the list here, so that nobody else holds it.
+        """
+        key, leaf, new = made.pop(0)
         here = self.waiting if leaf else self.gradients
         here[key] = Storage(self, new.name, new.n_bytes) if key in here else new
         self.uses[key] += 1

@@ -190,6 +190,14 @@ def test_names_belong_to_parts():
     assert [part_of(name) for name in names] == ["parameters", "gradients", "optimizer", "logits", "activations"]
 
 
+@pytest.mark.parametrize("precision", ["fp32", "mixed", "mixed-fp32-grads"])
+def test_of_a_tied_matrix_two_gradients_are_gone_once_they_are_added(precision):
+    arch, plan = gpt_style(vocab=5000, width=48), Plan(precision=precision, optimizer="sgd", batch=5, seq=1)
+    predicted = {phase: sum(parts.values()) for phase, parts in phases(arch, plan).items()}
+    assert max(predicted, key=predicted.get) == "embedding backward"
+    assert max(predicted.values()) == pytest.approx(live.training_peak(arch, plan).total_bytes, rel=0.002)
+
+
 def test_a_storage_goes_with_the_last_that_holds_it():
     played = tape.Tape()
     x = tape.Sized("x", 10, 4, leaf=1)
