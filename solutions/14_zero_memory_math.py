@@ -20,6 +20,7 @@ import dataclasses
 import gc
 import statistics
 import time
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -194,8 +195,8 @@ claim(
 )
 
 # %% [markdown]
-# "Four times the weights" is where the napkin rule comes from. It holds for fp32 and Adam, for what is kept *between*
-# steps. Lesson 10 shows where it misleads.
+# "Four times the weights", the rule on many a napkin, comes from here. It holds for fp32 and Adam, for what is kept
+# *between* steps. Lesson 10 shows where it misleads.
 #
 # ### Data parallelism, counted
 #
@@ -228,12 +229,11 @@ def counted(way):
 
 
 # %%
-WAYS = {"DDP": Ddp, "DDP, bucket views": DdpView}
-ran = in_ranks(lambda: {name: counted(way) for name, way in WAYS.items()})
-rows = []
-for name, got in ran[0].items():
-    named, found = sum(got["rest"].values()) / P, got["log"].at("rest") / P
-    rows.append([name, f"{named:.1f}", f"{found:.1f}"])
+DDPS = {"DDP": Ddp, "DDP, bucket views": DdpView}
+plain = in_ranks(lambda: {name: counted(way) for name, way in DDPS.items()})
+by_name = [sum(each["rest"].values()) / P for each in plain[0].values()]
+in_log = [each["log"].at("rest") / P for each in plain[0].values()]
+rows = [[name, f"{n:.1f}", f"{m:.1f}"] for name, n, m in zip(DDPS, by_name, in_log, strict=True)]
 table(["bytes a parameter, each rank", "by name", "in the log"], rows, varying=["in the log"])
 
 # %% [markdown]
@@ -242,14 +242,11 @@ table(["bytes a parameter, each rank", "by name", "in the log"], rows, varying=[
 # buckets. So a count by names may be wrong, and silent: from here on, the log stands beside it.
 
 # %%
-by_name = [sum(each["rest"].values()) / P for each in ran[0].values()]
-in_log = [each["log"].at("rest") / P for each in ran[0].values()]
-
-# %%
 claim(
     "by name DDP keeps 16 bytes a parameter; its buckets are 4 more, unless gradients live there",
     holds=by_name == [16, 16] and 20 <= in_log[0] < 20.3 and 16 <= in_log[1] < 16.3,
-    evidence=f"by name {by_name}; in the log {in_log}, the batch of the step included",
+    evidence=f"by name {by_name[0]:.1f} and {by_name[1]:.1f}; in the log {in_log[0]:.2f} and "
+    f"{in_log[1]:.2f}, the batch of the step included",
 )
 
 # %% [markdown]
@@ -283,11 +280,10 @@ class Owners(Alone):
 
 
 # %%
-ran = in_ranks(counted, Owners)
-rows = [[r, *(f"{n / P:.2f}" for n in each["rest"].values())] for r, each in enumerate(ran)]
-table(
-    ["rank", "parameters", "gradients", "optimizer"], rows, caption="Bytes a parameter, by owners"
-)
+owned = in_ranks(counted, Owners)
+rows = [[r, *(f"{n / P:.2f}" for n in each["rest"].values())] for r, each in enumerate(owned)]
+heads = ["rank", "parameters", "gradients", "optimizer"]
+table(heads, rows, caption="Bytes a parameter, by owners")
 
 # %% [markdown]
 # Two things are not right yet. The ranks are not equal, because tensors are not: whoever has most decides what fits.
@@ -392,7 +388,9 @@ class Stage2(Alone):
 # ### Stage 3: the parameters, done wrong
 #
 # A layer's parameters are needed while the layer computes, forward and backward, and at no other time. So: gather
-# before, free after. Freeing is easy in Python: let the parameters point to something empty. Done so, on purpose:
+# before, free after. Freeing is easy in Python: let the parameters point to something empty. Done so, on purpose.
+# (A tensor's `register_hook` is called when the backward pass reaches it, here before its layer's turn. A tensor on the
+# device `meta` is a shape without memory.)
 
 
 # %%
@@ -429,7 +427,7 @@ class Pointing(Unit):
 
 
 # %%
-class Stage3(Stage2):
+class Stage3Pointing(Stage2):
     unit = Pointing
 
     def step(self):
@@ -449,7 +447,7 @@ class Stage3(Stage2):
 # the forward pass has ended and the backward pass begins:
 
 # %%
-pointing = in_ranks(counted, Stage3)[0]
+pointing = in_ranks(counted, Stage3Pointing)[0]
 growth = lambda got: (got["log"].at("backward") - got["log"].at("forward")) / P
 rows = [["parameters by name, between steps", f"{pointing['rest']['parameters'] / P:.2f}"]]
 rows += [["what the forward pass added, in the log", f"{growth(pointing):.2f}"]]
@@ -479,22 +477,30 @@ class Sharded(Pointing):
         self.flat.untyped_storage().resize_(0)
 
 
+class Stage3(Stage3Pointing):
+    unit = Sharded
+
+
 # %% [markdown]
 # The same run, the same look at the log. How many bytes a parameter are the matrices that autograd saved, all of them,
 # and how many did the forward pass add this time?
 
 # %%
-Stage3.unit = Sharded
 repaired = in_ranks(counted, Stage3)[0]
 MATRICES = 4 * LAYERS * WIDTH * WIDTH / P  # bytes a parameter that autograd saved
+added = {"all matrices": MATRICES, "added, by names": growth(pointing)}
+added["added, repaired"] = growth(repaired)
+rows = [[name, f"{n:.2f}"] for name, n in added.items()]
+table(["forward pass", "bytes a parameter"], rows, varying=True)
 
 # %%
+gone = growth(pointing) > MATRICES > growth(repaired) + 0.9 * MATRICES
+by_names = f"{sum(repaired['rest'].values()):,} bytes"
 both = f"{growth(pointing):.2f} and then {growth(repaired):.2f} bytes a parameter"
 claim(
     "a parameter pointed elsewhere stays: autograd refers to it; its storage emptied, it is freed",
-    holds=growth(pointing) > MATRICES > growth(repaired) + 0.9 * MATRICES
-    and pointing["rest"] == repaired["rest"],
-    evidence=f"the forward pass added {both}; by name both keep {repaired['rest']}",
+    holds=gone and pointing["rest"] == repaired["rest"],
+    evidence=f"the forward pass added {both}; by name both keep {by_names}",
 )
 
 # %% [markdown]
@@ -564,7 +570,7 @@ OURS = {
     "stage 3, kept": Stage3Kept,
 }
 TORCHS = {"torch's ZeRO-1": TorchZero1, "FSDP2": Fsdp, "FSDP2, kept": FsdpKept}
-WAYS |= OURS | TORCHS
+WAYS = DDPS | OURS | TORCHS
 
 
 # %% [markdown]
@@ -588,8 +594,9 @@ one = weights_of(Alone)
 # %%
 ran = in_ranks(everything)
 apart = {n: max(float((rank[0][n] - one).abs().max()) for rank in ran) for n in WAYS}
-rows = [[name, f"{off:.0e}"] for name, off in apart.items()]
-table(["way", "from one process, at most, in any step"], rows, varying=True)
+groups = {"DDP": DDPS, "ours": OURS, "torch's": TORCHS}
+rows = [[g, len(ways), f"{max(apart[n] for n in ways):.0e}"] for g, ways in groups.items()]
+table(["", "ways", "from one process, at most, in any step"], rows, varying=True)
 
 # %% [markdown]
 # What is left is rounding: the sum of two halves of a batch is added up in another order than that of the whole. Adam
@@ -598,8 +605,8 @@ table(["way", "from one process, at most, in any step"], rows, varying=True)
 # %%
 claim(
     "every stage trains what one process trains, at every step, on every rank; so do torch's own",
-    holds=max(apart.values()) < 1e-12,
-    evidence=f"apart by {max(apart.values()):.0e} in any weight, any step, any way",
+    holds=set(apart) == {*DDPS, *OURS, *TORCHS} and max(apart.values()) < 1e-12,
+    evidence=f"{len(apart)} ways; apart by {max(apart.values()):.0e} in any weight, step and way",
 )
 
 # %% [markdown]
@@ -634,16 +641,16 @@ FORMS |= {"stage 2": by_layer(zero=2), "stage 3": by_layer(zero=3), "FSDP2": row
 # %%
 most = {}  # way -> bytes by kind, of the rank that has most
 for name in WAYS:
-    rests = [rank[1][name]["rest"] for rank in ran]
-    most[name] = [max(rest[kind] for rest in rests) for kind in rests[0]]
+    each = [rank[1][name]["rest"] for rank in ran]
+    most[name] = [max(rest[kind] for rest in each) for kind in each[0]]
 record("14", "bytes a parameter at rest", {name: sum(n) / P for name, n in most.items()})
 
 # %%
 rows = []
 for name, counts in most.items():
-    in_log = max(rank[1][name]["log"].at("rest") for rank in ran)
+    logged = max(rank[1][name]["log"].at("rest") for rank in ran)
     formula = f"{sum(FORMS[name]) / P:.2f}" if name in FORMS else ""
-    rows.append([name, *(f"{n / P:.2f}" for n in counts), f"{in_log / P:.2f}", formula])
+    rows.append([name, *(f"{n / P:.2f}" for n in counts), f"{logged / P:.2f}", formula])
 heads = ["bytes a parameter", "parameters", "gradients", "state", "in the log", "formula"]
 table(heads, rows, varying=["in the log"])
 
@@ -661,63 +668,76 @@ claim(
 
 # %% [markdown]
 # The log finds a little more than the names do, everywhere the same: the step's own batch. Only plain DDP hides more.
-# On two ranks the stages look modest, as half of something stays half. What would many ranks keep? A formula that has
-# been held against real ranks may be asked:
+# What would many ranks keep? A formula that has been held against real ranks may be asked. *Mixed precision*, which
+# `Plan` takes unless told otherwise, is counted as in the ZeRO paper: weights and gradients in 16 bits, and in the
+# optimizer's keep a *master copy* of the weights in 32 bits, with Adam's two averages.
 
 # %%
 BIG, KEPT = presets.preset("llama-3-8b"), ("parameters", "gradients", "optimizer")
-bars = {}
+big_bars = {}
 for zero in range(4):
-    found = states(BIG, Plan(zero=zero, ranks=64))
-    bars[f"stage {zero}"] = {kind: getattr(found, f"{kind}_bytes") for kind in KEPT}
+    each = states(BIG, Plan(zero=zero, ranks=64))
+    big_bars[f"stage {zero}"] = {kind: getattr(each, f"{kind}_bytes") for kind in KEPT}
 
 # %%
-card = cards.card("A100-80").memory_bytes
-plot_memory.bars(bars, card, title="Llama 3 8B between steps, 64 ranks, mixed precision")
+A100 = cards.card("A100-80").memory_bytes
+plot_memory.bars(big_bars, A100, title="Llama 3 8B between steps, 64 ranks, mixed precision")
 
 # %% [markdown]
-# *Mixed precision*, as the ZeRO paper counts it: weights and gradients in 16 bits, and in the optimizer's keep a
-# *master copy* of the weights in 32 bits with Adam's two averages. Still 16 bytes a parameter, but 12 of them are the
-# optimizer's: so stage 1 alone does most of the work.
+# Still 16 bytes a parameter, as in fp32, but 12 of them are the optimizer's: so stage 1 alone does most of the work.
+# (The card's 80 GB are counted in powers of 1024, the bars in powers of ten.)
 #
 # ### The peak
 #
-# Between steps is not when memory runs out. The log has every moment of the last step; drawn is what a rank holds, from
-# the start of its forward pass to the end of the step.
+# Between steps is not when memory runs out. The log has every change of the last step; drawn is what rank 0 holds, from
+# the start of its forward pass to the end of the step, each phase equally wide.
+
 
 # %%
-logs = {name: got["log"] for name, got in ran[0][1].items()}
-during = {name: log.between("forward", "rest") for name, log in logs.items()}
+def by_phase(log):
+    """Places of all changes, a phase from one whole number to the next, and bytes a parameter."""
+    x, y = [], []
+    for n, phase in enumerate(pairwise(("forward", "backward", "step", "rest"))):
+        each = log.between(*phase)
+        x += [n + i / len(each) for i in range(len(each))]
+        y += [n_bytes / P for n_bytes in each]
+    return x, y
+
 
 # %%
-lines = {}
-for name in ("DDP, bucket views", "stage 2", "stage 3"):
-    each = during[name]
-    lines[name] = [100 * i / len(each) for i in range(len(each))], [n / P for n in each]
-axes = {"xlabel": "progress through a step, in % of its changes", "ylabel": "bytes a parameter"}
-plot.lines(lines, **axes, title="What a rank holds during a step")
+logs = {name: each["log"] for name, each in ran[0][1].items()}
+lines = {name: by_phase(logs[name]) for name in ("DDP, bucket views", "stage 2", "stage 3")}
+axes = {"xlabel": "forward pass, backward pass, optimizer's step", "ylabel": "bytes a parameter"}
+axes["marks"] = {"forward": 1, "backward": 2}
+plot.lines(lines, **axes, title="What rank 0 holds during a step")
 
 # %% [markdown]
 # The same in figures, for all ways: what a rank holds once the step is over, and the most that it held on the way
-# there.
+# there, of the rank that has most.
 
 # %%
-rows = [[n, f"{logs[n].at('rest') / P:.2f}", f"{max(each) / P:.2f}"] for n, each in during.items()]
+of_ranks = {n: [rank[1][n]["log"] for rank in ran] for n in WAYS}
+rests = {n: max(log.at("rest") for log in each) / P for n, each in of_ranks.items()}
+top = lambda log: max(log.between("forward", "rest")) / P
+tops = {n: max(map(top, each)) for n, each in of_ranks.items()}
+rows = [[n, f"{rests[n]:.2f}", f"{tops[n]:.2f}"] for n in WAYS]
 table(["bytes a parameter", "at rest", "at the peak"], rows, varying=True)
-record("14", "bytes a parameter at the peak", {n: max(each) / P for n, each in during.items()})
+record("14", "bytes a parameter at the peak", tops)
 
 # %% [markdown]
-# Two things show. Stage 3 rises above its rest by what is gathered at a time, and by a layer's whole gradient before it
-# is scattered. And AdamW's step adds a hump of its own: torch's quick form takes a square root of a whole state at
-# once. Whoever measures at rest sees neither.
+# Two things show. Stage 3 rises above its rest by what is gathered at a time, by a layer's whole gradient, by the
+# packed copy of it that is scattered, and by activations. And AdamW's step adds humps: on cores it goes tensor by
+# tensor, with two temporaries as large as each. The form usual on GPUs, `foreach`, takes all tensors at once: a
+# mountain. Whoever measures at rest sees none of it.
 
 # %%
 layer_bytes = 8 * LAYER  # a layer's parameters and gradients, whole
-above = max(during["stage 3"]) - logs["stage 3"].at("rest")
+above = (tops["stage 3"] - rests["stage 3"]) * P
 claim(
     "a rank of stage 3 peaks above its rest by a gathered layer and its whole gradient, at least",
-    holds=above > 0.9 * layer_bytes and max(during["stage 3"]) < max(during["DDP, bucket views"]),
-    evidence=f"above by {above / P:.2f} bytes a parameter",
+    holds=above > 0.9 * layer_bytes and tops["stage 3"] < tops["DDP, bucket views"],
+    evidence=f"above by {above / P:.2f} bytes a parameter; layer and gradient "
+    f"{layer_bytes / P:.2f}, the packed copy {4 * LAYER / P:.2f}",
 )
 
 # %% [markdown]
@@ -737,11 +757,11 @@ def on_rings(sent):
 
 
 # %%
-sent = {name: got["sent"].bytes for name, got in ran[0][1].items()}
+sent = {name: each["sent"].bytes for name, each in ran[0][1].items()}
 times = {name: on_rings(each) / on_rings(sent["DDP"]) for name, each in sent.items()}
-calls = {name: got["sent"].n_calls for name, got in ran[0][1].items()}
+calls = {name: each["sent"].n_calls for name, each in ran[0][1].items()}
 rows = [[n, calls[n], f"{on_rings(sent[n]):,.0f}", f"{times[n]:.2f}"] for n in sent]
-table(["way", "calls", "bytes of a rank", "times DDP"], rows)
+table(["way", "calls", "bytes of a rank, on rings", "times DDP"], rows)
 reveal("volume", times["stage 3"])
 
 # %% [markdown]
@@ -774,7 +794,8 @@ claim(
 #
 # The fourth kind of bytes is not divided by any stage: each rank has the activations of its own share. *Recomputation*
 # (or *checkpointing*) keeps the input of each block only, and runs the block again in the backward pass. *Selective*:
-# the core of attention alone. A small language model, its attention scores written out:
+# only the core of attention is run again, from scores to weighted sum, whose results are large and cheap. A small
+# language model, its attention scores written out:
 
 # %%
 SIZES = {"width": 128, "layers": 6, "heads": 4, "kv_heads": 4, "head_width": 32, "hidden": 512}
@@ -823,21 +844,22 @@ middle = {kind: statistics.median(each) for kind, each in seconds.items()}
 # against those without recomputation.
 
 # %%
-rows, times_of = [], lambda each, kind: f"{each[kind] / each['none']:.2f}"
-formula = {kind: cost.step_flops(SMALL, batch=8, seq=256, recompute=kind) for kind in KINDS}
+again, times_of = [], lambda each, kind: f"{each[kind] / each['none']:.2f}"
+textbook = {kind: cost.step_flops(SMALL, batch=8, seq=256, recompute=kind) for kind in KINDS}
 for kind in KINDS:
     row = [kind, f"{peaks[kind].total_bytes / 1e6:.0f}", peaks[kind].phase]
-    rows.append(row + [times_of(each, kind) for each in (flops, formula, middle)])
+    again.append(row + [times_of(each, kind) for each in (flops, textbook, middle)])
 
 # %%
 heads = ["recomputation", "MB at the peak", "phase", "FLOPs", "by the formula", "time"]
-table(heads, rows, varying=["time"])
+table(heads, again, varying=["time"])
 record("14", "time with recomputation, times", {k: middle[k] / middle["none"] for k in KINDS[1:]})
 
 # %% [markdown]
-# The textbook says a third more work: one more forward pass, beside one forward and two backward. Counted, it is less.
-# The head is not run again; and torch stops a block's second run as soon as the last saved tensor is back, so that a
-# block's last matrix product is left out.
+# The textbook says a third more: one forward pass, beside one forward and two backward. Its formula says less, as the
+# head is not run again. Counted, it is less still: torch stops a block's second run as soon as the last saved tensor is
+# back, so its last matrix product is left out; of attention's core, the weighted sum. A clock also has what is no
+# matrix product, norms and copies, and need not follow the count.
 
 # %%
 more, less = flops["full"] / flops["none"], peaks["full"].total_bytes / peaks["none"].total_bytes
@@ -912,8 +934,8 @@ for name, (arch, setting) in CASES.items():
 table(["model and recomputation", "estimated, MB", "measured, MB", "ratio"], rows, varying=True)
 
 # %% [markdown]
-# Which of the two is wrong where they differ? The log of this lesson is a third opinion, but the estimate is the one
-# that guesses: it knows sizes, and no tensor.
+# The two come to it by different ways. `live.peak` follows every tensor of a step that is run. The estimate is the one
+# that could be wrong: it knows sizes, and no tensor.
 
 # %%
 record("14", "estimate over measurement", {"lowest": min(ratios), "highest": max(ratios)})
@@ -952,32 +974,34 @@ claim(
 # ### LoRA's share
 #
 # *LoRA* freezes the model and trains two thin matrices beside each large one. Gradients and state shrink with what is
-# trained; the frozen weights stay, in 16 bits, or in 4 with *QLoRA*; activations and logits stay as well. One rank, a
-# batch of one:
+# trained; the frozen weights stay, in 16 bits, or in 4 with *QLoRA*. One rank, a batch of one, each plan at its own
+# worst moment: with all weights the optimizer's step, when activations and logits are gone; with adapters the backward
+# pass of the loss. (`fused`: an optimizer that widens one gradient at a time to 32 bits, not all of them.)
 
 # %%
 LLAMA = presets.preset("llama-3-8b")
 ADAPTED = {"all weights": {}, "LoRA": {"lora": 16}, "QLoRA": {"lora": 16, "base_bits": 4}}
 
 # %%
-found = {n: estimate(LLAMA, Plan(seq=2048, recompute="full", **how)) for n, how in ADAPTED.items()}
-parts = ("parameters", "gradients", "optimizer", "activations", "logits", "overhead")
-bars = {n: {part: getattr(each, f"{part}_bytes") for part in parts} for n, each in found.items()}
-small_card = cards.card("RTX-4090")
-plot_memory.bars(bars, small_card.memory_bytes, title="Fine-tuning Llama 3 8B, 2048 tokens")
+common = {"seq": 2048, "recompute": "full", "fused": True}
+tuned = {n: estimate(LLAMA, Plan(**common, **how)) for n, how in ADAPTED.items()}
+held_at = lambda each: {k: getattr(each, f"{k}_bytes") for k in plot_memory.PARTS}
+tuned_bars = {f"{n}\nin {each.phase}": held_at(each) for n, each in tuned.items()}
+SMALL_CARD = cards.card("RTX-4090").memory_bytes
+plot_memory.bars(tuned_bars, SMALL_CARD, title="Fine-tuning Llama 3 8B, 2048 tokens, at the peak")
 
 # %% [markdown]
 # The parameters' bar grows a little, by the adapters. What shrinks is what comes with training: gradients, and in the
 # optimizer's keep the master copy and the two averages.
 
 # %%
-trained_bytes = {n: each["gradients"] + each["optimizer"] for n, each in bars.items()}
-needs = {n: each.total_bytes for n, each in found.items()}
+trained_bytes = {n: each.gradients_bytes + each.optimizer_bytes for n, each in tuned.items()}
+needs = {n: each.total_bytes for n, each in tuned.items()}
 claim(
     "LoRA saves gradients and state, and no frozen weight; QLoRA fits a small card",
     holds=trained_bytes["LoRA"] < trained_bytes["all weights"] / 10
-    and bars["LoRA"]["parameters"] >= bars["all weights"]["parameters"]
-    and needs["QLoRA"] < small_card.memory_bytes < needs["all weights"],
+    and tuned["LoRA"].parameters_bytes >= tuned["all weights"].parameters_bytes
+    and needs["QLoRA"] < SMALL_CARD < needs["all weights"],
     evidence="; ".join(f"{n}: {n_bytes / 1e9:.1f} GB" for n, n_bytes in needs.items()),
 )
 
@@ -985,11 +1009,12 @@ claim(
 # ### The explorer
 #
 # All of it at once: choose a model, a card, ranks, stage, precision, tokens, recomputation, and see what a rank needs
-# against what the card has. Move one control at a time, and guess first. (Without widgets the same stands here as
-# text.)
+# against what the card has. Each row stands at its own worst moment. Turn recomputation off: then that is the loss's
+# backward pass, when all activations are there and no gradient is yet, and stage 2 saves nothing over stage 1. Move one
+# control at a time, and guess first. (Without widgets the same stands here as text.)
 
 # %%
-explore("llama-3-8b", card="A100-80", ranks=8, zero=2, seq=4096)
+explore("llama-3-8b", ranks=8, zero=2, seq=4096, recompute="full", fused=True)
 
 # %% [markdown]
 # ## Change one thing
@@ -1017,18 +1042,25 @@ def in_units(n):
 # is gathered at once differs.
 
 # %%
-got = in_ranks(lambda: {n: counted(in_units(n)) for n in LAYERS_A_UNIT})[0]
+grouped = in_ranks(lambda: {n: counted(in_units(n)) for n in LAYERS_A_UNIT})[0]
 
 # %%
-tops = {n: max(each["log"].between("forward", "rest")) / P for n, each in got.items()}
-rows = [[n, f"{tops[n]:.2f}", e["sent"].n_calls, f"{e['sent'].n_bytes:,}"] for n, e in got.items()]
-table(["layers a unit", "peak, bytes a parameter", "calls", "bytes"], rows, varying=True)
+peak_of = {n: top(e["log"]) for n, e in grouped.items()}
+calls_of = {n: e["sent"].n_calls for n, e in grouped.items()}
+sent_of = {n: on_rings(e["sent"].bytes) for n, e in grouped.items()}
+rows = [[n, f"{peak_of[n]:.2f}", calls_of[n], f"{sent_of[n]:,.0f}"] for n in grouped]
+heads = ["layers a unit", "peak, bytes a parameter", "calls", "bytes of a rank, on rings"]
+table(heads, rows, varying=True)
+both_ends = {1, LAYERS} <= set(grouped)
 claim(
     "larger units mean fewer calls and a higher peak; the bytes sent are the same but for padding",
-    holds=tops[1] + 1 < tops[LAYERS]
-    and got[1]["sent"].n_calls == LAYERS * got[LAYERS]["sent"].n_calls
-    and near(got[1]["sent"].n_bytes, got[LAYERS]["sent"].n_bytes),
-    evidence=f"peaks {tops}",
+    holds=peak_of[1] + 1 < peak_of[LAYERS]
+    and calls_of[1] == LAYERS * calls_of[LAYERS]
+    and near(sent_of[1], sent_of[LAYERS])
+    if both_ends
+    else None,
+    needs="one layer a unit, and all of them",
+    evidence="peaks " + ", ".join(f"{n}: {peak:.2f}" for n, peak in peak_of.items()),
 )
 
 # %% [markdown]
@@ -1051,7 +1083,7 @@ claim(
 # `"mixed"` as the ZeRO paper has it: 16-bit weights and gradients, a master copy in 32 bits.
 #
 # The traps: whose is the master copy? What a stage splits is split layer by layer, each one padded until the ranks
-# divide it.
+# divide it; what it leaves whole is not padded.
 
 
 # %%
@@ -1084,7 +1116,7 @@ table(["stage", "GB a rank"], [[n, f"{each / 1e9:.1f}"] for n, each in enumerate
 claim(
     "your closed form is what real ranks keep in stage 3",
     holds=list(closed([LAYER] * LAYERS, 3, WORLD, "fp32").values()) == most["stage 3"],
-    evidence=f"{closed([LAYER] * LAYERS, 3, WORLD, 'fp32')} and {most['stage 3']}",
+    evidence=", ".join(f"{n:,}" for n in most["stage 3"]) + " bytes in the ranks",
 )
 
 # %% [markdown]
@@ -1145,22 +1177,27 @@ yours = attempt(FlatStage1)
 class Stage1(Alone):
     def __init__(self, model, make_optimizer):
         self.model, self.params = model, list(model.parameters())
-        self.inner = yours(self.params, make_optimizer)
-        self.optimizer = self.inner.optimizer
+
+        def made(shards):
+            self.optimizer = make_optimizer(shards)  # looked at here, whatever you call it
+            return self.optimizer
+
+        self.inner = yours(self.params, made)
 
     def step(self):
         self.inner.step()
 
 
 # %%
-weights, got = in_ranks(lambda: (weights_of(Stage1), counted(Stage1)))[0]
-per_parameter = {kind: n / P for kind, n in got["rest"].items()}
+weights, flat = in_ranks(lambda: (weights_of(Stage1), counted(Stage1)))[0]
+per_parameter = {kind: n / P for kind, n in flat["rest"].items()}
 claim(
     "stage 1 in flat shards is the same training, shares the state evenly, sends what DDP sends",
     holds=float((weights - one).abs().max()) < 1e-12
     and near(per_parameter["optimizer"], 8 / WORLD)
-    and near(on_rings(got["sent"].bytes) / on_rings(sent["DDP"]), 1),
-    evidence=f"{per_parameter}; sent {on_rings(got['sent'].bytes):,.0f} bytes",
+    and near(on_rings(flat["sent"].bytes) / on_rings(sent["DDP"]), 1),
+    evidence=", ".join(f"{kind} {n:.2f}" for kind, n in per_parameter.items())
+    + f" bytes a parameter; sent {on_rings(flat['sent'].bytes):,.0f} bytes",
 )
 
 # %% [markdown]
@@ -1172,7 +1209,8 @@ claim(
 
 # %% [markdown]
 # A hook of ours calls `ready(which, gradient)` whenever a layer's whole gradient of one pass is there, as a padded
-# vector, which is dropped when you return. `step(max_norm)` comes after the last pass of a step.
+# vector, which is dropped when you return. `step(max_norm)` comes after the last pass of a step; with a `max_norm` of
+# `inf` it clips nothing.
 #
 # The traps: a rank keeps its part of a gradient, and never the whole; a later pass must not overwrite an earlier one;
 # no rank knows the norm alone, yet all must scale alike; and nothing but one number may be all-reduced.
@@ -1251,7 +1289,7 @@ claim(
 # ### Exercise 14.4 · Stage 3, gathered and freed (20 min, medium)
 #
 # `flats` are the layers' vectors again, the same on all ranks; the parameters are views of them. Autograd and the
-# parameters refer to these vectors throughout. After `__init__` every layer is freed. Hooks of ours call
+# parameters refer to these vectors throughout. `__init__` frees every layer. Hooks of ours call
 # `gather(which)` before a layer's forward and backward pass and `free(which)` after, then `ready(which, gradient)` once
 # a step, then `step()`.
 
@@ -1259,8 +1297,8 @@ claim(
 # Between `gather` and `free` a vector has all its numbers, in place; otherwise it has no memory. You have seen a way to
 # free that frees nothing.
 #
-# The traps: a shard that is a view goes with its vector; a whole copy kept elsewhere is as large as what was freed; the
-# numbers gathered are those of the newest step, from all ranks.
+# The traps: a shard that is a view goes with its vector; a gradient that is a view keeps the whole one alive; a whole
+# copy kept elsewhere is as large as what was freed; the numbers gathered are those of the newest step, from all ranks.
 
 
 # %%
@@ -1357,16 +1395,24 @@ def smallest_stage(layers, ranks, room_bytes):
 check(smallest_stage)
 
 # %% [markdown]
-# For a real model, layer by layer: Llama 3 8B with three quarters of an A100's 80 GB for its states. Its largest
-# "layer" is the embedding.
+# For a real model, layer by layer: Llama 3 8B with three quarters of a card for its states, of an A100 of 80 GB and of
+# a card for games with 24 GB. Its largest "layer" is the embedding. Compare what stage 3 keeps between steps with the
+# room: where does the moment decide?
 
 # %%
 choose = attempt(smallest_stage)
-ends = architecture.parameters(LLAMA)
-block = (architecture.count(LLAMA) - ends["embedding"] - ends["head"]) // LLAMA.layers
-llama_layers = [ends["embedding"], *[block] * LLAMA.layers, ends["head"]]
-chosen = {ranks: choose(llama_layers, ranks, 0.75 * card) for ranks in (1, 2, 4, 8, 16, 64)}
-table(["ranks", "smallest stage"], list(chosen.items()))
+of = architecture.parameters(LLAMA)
+block = (architecture.count(LLAMA) - of["embedding"] - of["head"]) // LLAMA.layers
+llama_layers = [of["embedding"], *[block] * LLAMA.layers, of["head"]]
+rooms = [int(0.75 * memory) for memory in (A100, SMALL_CARD)]
+
+# %%
+rows = []
+for ranks in (1, 2, 4, 8, 16, 64):
+    rest = sum(closed(llama_layers, 3, ranks, "mixed").values())
+    rows.append([ranks, f"{rest / 1e9:.1f}", *(choose(llama_layers, ranks, n) for n in rooms)])
+heads = ["ranks", "stage 3 between steps, GB", *(f"smallest in {n / 1e9:.1f} GB" for n in rooms)]
+table(heads, rows)
 
 # %% [markdown]
 # ### Exercise 14.6 · The forgotten line (15 min, medium)
@@ -1425,7 +1471,7 @@ for dtype, kept in [(d, k) for d in (torch.float, torch.bfloat16) for k in (Fals
     counted_bytes = missing(*size, 16, dtype, kept)
     formula = line(*size, dtype.itemsize * kept)
     off.append(abs(counted_bytes / formula - 1))
-    rows.append([str(dtype).removeprefix("torch."), kept, f"{counted_bytes:,}", f"{formula:,}"])
+    rows.append([str(dtype).removeprefix("torch."), kept, f"{counted_bytes:,}", f"{formula:,.0f}"])
 table(["logits", "kept", "in the log", "your line"], rows)
 claim(
     "the forgotten line is in the log, in 16 bits as in 32",
@@ -1455,12 +1501,11 @@ claim(
 # %% [markdown]
 # ## Further questions
 #
-# 1. Let stage 3 fetch the next layer's parameters while this one computes (`async_op=True`). What does it do to the
-#    peak?
-# 2. The last layer is freed after its forward pass and gathered again at once. Leave it. How many bytes does it save?
+# 1. Let stage 3 fetch the next layer while this one computes (`async_op=True`). What becomes of the peak?
+# 2. The last layer is freed after its forward pass, and gathered again at once. Leave it. What does it save: bytes
+#    sent, or held at the peak?
 # 3. With SGD and momentum, what is left to save for stage 1? With Adam in 8 bits?
-# 4. Compute the loss in four pieces of the sequence, each with its own backward pass to the hidden states. What becomes
-#    of the forgotten line?
+# 4. Compute the loss in four pieces, each with a backward pass of its own. What becomes of the forgotten line?
 
 # %% [markdown]
 # ## Sources

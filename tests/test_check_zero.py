@@ -10,6 +10,7 @@ from labkit import states
 from labkit.allocations import allocations
 from labkit.checker import find, generator_for, verdict
 from labkit.checks import nb14, zero
+from labkit.collectives import all_gather, reduce_scatter
 from labkit.ranks import run_ranks
 
 
@@ -56,6 +57,48 @@ class DividedBeforeTheSum(zero.FlatStage1):
         self.world, world = 1, self.world
         super().step()
         self.world = world
+
+
+class KeepsAClone(zero.FlatStage1):
+    """Its shard is a copy of its part, whose gradient stays until the next step; the vector is refilled."""
+
+    def __init__(self, params, make_optimizer):
+        super().__init__(params, lambda _: None)
+        self.shard = nn.Parameter(self.shard.detach().clone())
+        self.engine = make_optimizer([self.shard])
+        del self.optimizer
+
+    def step(self):
+        flat = nn.functional.pad(torch.cat([p.grad.flatten() for p in self.params]), (0, -self.n % self.world))
+        self.shard.grad = torch.empty_like(self.shard)
+        reduce_scatter(self.shard.grad, flat)
+        self.shard.grad /= self.world
+        self.engine.step()
+        all_gather(self.flat, self.shard.detach())
+
+    @property
+    def n(self):
+        return sum(p.numel() for p in self.params)
+
+
+class TorchsRule(zero.ClippedStage2):
+    """Shards are copies; the norm is taken in fp32, and torch's 1e-6 is added to it."""
+
+    def __init__(self, flats, make_optimizer):
+        super().__init__(flats, lambda _: None)
+        self.shards = [nn.Parameter(shard.detach().clone()) for shard in self.shards]
+        self.optimizer = make_optimizer(self.shards)
+
+    def step(self, max_norm):
+        square = sum(shard.grad.float().square().sum() for shard in self.shards)
+        dist.all_reduce(square)
+        factor = min(1.0, max_norm / (float(square.sqrt()) + 1e-6))
+        for shard in self.shards:
+            shard.grad *= factor
+        self.optimizer.step()
+        for flat, shard in zip(self.flats, self.shards, strict=True):
+            shard.grad = None
+            all_gather(flat, shard.detach())
 
 
 class AddedInPlace:
@@ -135,6 +178,16 @@ def from_the_last_stage(layers, ranks, room_bytes):
     return best
 
 
+def gathers_the_padding(layers, ranks, room_bytes):
+    n, m, top = (
+        sum(layers),
+        sum(-(-each // ranks) for each in layers),
+        max(-(-each // ranks) * ranks for each in layers),
+    )
+    needs = [16 * n, 4 * n + 12 * m, 2 * n + 14 * m + 2 * top, 16 * m + 4 * top]
+    return next((stage for stage, need in enumerate(needs) if need <= room_bytes), None)
+
+
 def three_copies(batch, seq, vocab, kept_bytes):
     return batch * seq * vocab * (3 * torch.float32.itemsize) + kept_bytes * vocab * batch * seq
 
@@ -145,9 +198,12 @@ def three_copies(batch, seq, vocab, kept_bytes):
         ("bytes_per_rank", table_of_stages),
         ("FlatStage1", SlicesOfAList),
         ("FlatStage1", DividedBeforeTheSum),
+        ("FlatStage1", KeepsAClone),
         ("ClippedStage2", AddedInPlace),
+        ("ClippedStage2", TorchsRule),
         ("GatheredStage3", PiecesInPlace),
         ("smallest_stage", from_the_last_stage),
+        ("smallest_stage", gathers_the_padding),
         ("forgotten_bytes", three_copies),
     ],
 )
@@ -156,6 +212,21 @@ def test_a_right_answer_written_another_way_passes(name, answer):
     for seed in (0, 1):
         found = verdict(answer, exercise, generator=generator_for(exercise, seed), time_limit_s=60.0)
         assert found.status == "passed", found.message
+
+
+def test_a_stage_that_has_changed_is_looked_at_anew():
+    class Changed(zero.GatheredStage3):
+        keeps = False
+
+        def ready(self, which, gradient):
+            super().ready(which, gradient)
+            if self.keeps:
+                self.kept = {**getattr(self, "kept", {}), which: gradient}
+
+    exercise, found = find("GatheredStage3"), []
+    for Changed.keeps in (False, True, False):
+        found.append(verdict(Changed, exercise, generator=generator_for(exercise, 0), time_limit_s=60.0).status)
+    assert found == ["passed", "failed", "passed"]
 
 
 def test_the_quick_adamw_is_torchs():

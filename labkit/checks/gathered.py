@@ -1,7 +1,6 @@
 """How a learner's ZeRO stage 3 is looked at, for lesson 14, in real ranks: what is whole, when, and what it costs."""
 
 from collections.abc import Callable
-from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -9,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from labkit.checks import sharded
-from labkit.checks.replicas import in_ranks
 from labkit.checks.zero import AdamW, GatheredStage3
 from labkit.compare import Finding
 from labkit.ranks import counting
@@ -55,75 +53,104 @@ def _forward(run: object, layers: list[nn.Parameter], seed: int) -> Tensor:
 def _trained(stage: Callable, sizes: _Sizes, seed: int, look: bool = False) -> dict:
     """A rank's parameters at the start and after each step, what it sends, and what is whole after a forward pass.
 
-    kept: where asked to look, what lives at that moment besides activations.
+    kept: where asked to look, what lives besides the parameters after the last forward and the last backward pass.
     """
-    AdamW.made, kept = [], 0
+    AdamW.made, kept = [], []
     flats, layers = _layers(sizes, seed)
     before = sharded.live_bytes(layers) - sum(flat.nbytes for flat in flats) if look else 0
     seen = [sharded.vector(layers)]
     run = stage(list(flats), AdamW)
     if any(p.untyped_storage().nbytes() == 0 for each in AdamW.made for p in each.params):
         return {"freed": True}
+    start = [flat.untyped_storage().nbytes() for flat in flats]
     for which, layer in enumerate(layers):
         _hook(run, which, layer)
     for step in range(sharded.STEPS):
         with counting() as c:
             loss = _forward(run, layers, 10 * seed + step)
             whole = sum(flat.untyped_storage().nbytes() for flat in flats)
-            if look and step == sharded.STEPS - 1:
-                kept = sharded.live_bytes(layers) - before - sum(each.nbytes for each in seen)
+            last = look and step == sharded.STEPS - 1
+            rest = before + sum(each.nbytes for each in seen)
+            if last:
+                kept.append(sharded.live_bytes(layers) - rest)
             loss.backward()
+            if last:
+                kept.append(sharded.live_bytes(layers) - rest)
             run.step()
         for which in range(len(layers)):
             run.gather(which)
         seen.append(sharded.vector(layers))
         for which in range(len(layers)):
             run.free(which)
-    given = sharded.given_bytes()
-    return {"seen": torch.stack(seen), "whole": whole, "kept": kept, "given": given, "bytes": dict(c.bytes)}
-
-
-@cache
-def _right(world_size: int, sizes: _Sizes, seed: int, look: bool = False) -> list:
-    """What the course's own stage 3 does in each rank."""
-    return in_ranks("14.4", _trained, world_size, GatheredStage3, sizes, seed, look)
+    found = {"seen": torch.stack(seen), "start": start, "whole": whole, "kept": kept, "bytes": dict(c.bytes)}
+    return found | sharded.given()
 
 
 def drive_stage3(stage: Callable, world_size: int, sizes: _Sizes, seed: int) -> Finding:
     """`right`, or what is wrong with the parameters that world_size ranks train with a learner's stage 3."""
-    right = _right(world_size, sizes, seed)
-    ranks = right if stage is GatheredStage3 else in_ranks("14.4", _trained, world_size, stage, sizes, seed)
+    if stage is GatheredStage3:
+        return Finding("right")
+    tasks = [(each, sizes, seed, False) for each in (GatheredStage3, stage)]
+    look = _tasks(stage) if world_size == sharded.SIZES_BY else []
+    right, ranks, *looks = sharded.launched("14.4", _trained, world_size, tasks + look)
     if any("freed" in each for each in ranks):
         return Finding("a shard is freed with its layer")
-    return Finding(sharded.wrong_with(ranks, right[0]["seen"]))
+    if looks:
+        sharded.keep_look(stage, looks)
+    return Finding(sharded.wrong_with(ranks, right[0], sharded.parts(sizes, world_size)))
+
+
+def _tasks(stage: Callable) -> list[sharded.Task]:
+    """What is looked at: the trusted stage's memory, and that of a learner's."""
+    return [(each, sharded.SIZES, 7, True) for each in (GatheredStage3, stage)]
+
+
+_CAUSES = {
+    "a shard is freed": "The shard is a view of the vector, whose memory free takes away: clone it first.",
+    "wrong after the first": "gather fills the whole vector, in place, with the newest shard of each rank; a gradient "
+    "is the mean over the ranks.",
+    "wrong": "The first step is right. A gradient is dropped after its step; gather brings the newest shard of each "
+    "rank; and the optimizer is made once.",
+}
 
 
 def stage3_cause(got: object, expected: object) -> str | None:
     """None where the training is right, otherwise the likely cause."""
-    if got == "a shard is freed with its layer":
-        return "The shard is a view of the vector, whose memory free takes away: clone it first."
-    wrong = "gather fills the whole vector, in place, with the newest shard of each rank; a gradient is the mean over "
-    wrong += "the ranks, and is dropped after the step."
-    return None if got == expected else sharded.CAUSES.get(str(got), wrong)
+    return sharded.cause_of(got, expected, _CAUSES)
 
 
 def freed_between(stage: Callable) -> str | None:
     """None where layers are whole only between gather and free, and no more is sent than that needs; else what not."""
-    world_size, sizes = 3, (1000, 700, 1300)
-    ranks = in_ranks("14.4", _trained, world_size, stage, sizes, 7, True)
-    n, part, size = sum(sizes), sum(-(-each // world_size) for each in sizes), sharded.BYTES
+    world_size = sharded.SIZES_BY
+    right, ranks = sharded.taken_look(stage, lambda: sharded.launched("14.4", _trained, world_size, _tasks(stage)))
+    n, part, size = sum(sharded.SIZES), sharded.parts(sharded.SIZES, world_size), sharded.BYTES
     if whole := max(each["whole"] for each in ranks):
         return (
             f"All layers are freed after the forward pass, and {whole / size / n:.0%} of the parameters are still "
             "there: autograd and the parameters refer to the vector. Empty its storage, resize_(0)."
         )
+    start = ranks[0]["start"]
+    if any(start):
+        which, n_bytes = next((which, n_bytes) for which, n_bytes in enumerate(start) if n_bytes)
+        return f"After __init__ every layer is freed, and layer {which} still has {n_bytes:,} bytes."
     if max(each["given"] for each in ranks) > part * size:
         return f"A rank's optimizer was given more than its {part} of {n} numbers: its state is not a part."
-    kept, due_bytes = (max(each["kept"] for each in by) for by in (ranks, _right(world_size, sizes, 7, True)))
-    if kept > due_bytes + 0.5 * part * size:
+    forward, backward = (
+        max(mine["kept"][moment] - due["kept"][moment] for mine, due in zip(ranks, right, strict=True)) / size
+        for moment in range(2)
+    )
+    if forward > 0.5 * part:
+        likely = "Something whole is kept: parameters, or gradients."
+        if forward < 1.5 * part:
+            likely = "That is a rank's part: are the gradients dropped in step()?"
         return (
-            f"After the forward pass a rank keeps {(kept - due_bytes) / size / n:.2f} numbers a parameter more than "
-            f"activations, shards and their state. A whole copy of the parameters is kept somewhere else."
+            f"After the forward pass a rank keeps {forward / n:.2f} numbers a parameter more than activations, shards "
+            f"and their state. {likely}"
+        )
+    if backward > 0.5 * part:
+        return (
+            f"Before step() a rank keeps {backward / n:.2f} numbers a parameter more than shards, their gradients and "
+            "state. Is a shard's gradient a view? It keeps all of the gradient alive: give it memory of its own."
         )
     due = {"all_gather": 2 * part * size, "reduce_scatter": world_size * part * size}
     for op, sent in ranks[0]["bytes"].items():

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from labkit.checker import Exercise, close, exact
-from labkit.checks import gathered, sharded, zero
+from labkit.checks import gathered, scattered, sharded, zero
 
 # ---- 14.1: bytes by stage -------------------------------------------------------------------------------------------
 
@@ -51,6 +51,19 @@ def _padded(layers: list[int], ranks: int) -> int:
     return sum(-(-n // ranks) for n in layers)
 
 
+def _padded_everywhere(layers: list[int], stage: int, ranks: int, precision: str) -> dict[str, int]:
+    """Padding also where nothing is split."""
+    return bytes_per_rank([ranks * -(-n // ranks) for n in layers], stage, ranks, precision)
+
+
+def _same_whole_numbers(got: object, expected: object) -> str | None:
+    """None for the same whole numbers, otherwise the likely cause."""
+    kinds = [{type(each) for each in values.values()} for values in (got, expected)]
+    if got == expected and float in kinds[0] - kinds[1]:
+        return "Bytes are whole numbers: / gives a float, -(-n // ranks) rounds up and stays whole."
+    return exact(got, expected)
+
+
 _SINCE = (3, 2, 1)
 _NO_MASTER = {"fp32": (4, 4, 8), "mixed": (2, 2, 8)}
 _HALF_ADAM = {"fp32": (4, 4, 8), "mixed": (2, 2, 4)}
@@ -62,6 +75,9 @@ _BY_STAGE_MISTAKES = (
     + (_by_stage(_ELEMENT_BYTES, _SINCE, lambda layers, ranks: -(-sum(layers) // ranks)),),
     ("A part is rounded up, for the padding takes memory as well.",)
     + (_by_stage(_ELEMENT_BYTES, _SINCE, lambda layers, ranks: sum(n // ranks for n in layers)),),
+    ("What a stage splits is split layer by layer, each padded: a part of each layer is rounded up, then summed.",)
+    + (_by_stage(_ELEMENT_BYTES, _SINCE, lambda layers, ranks: sum(layers) // ranks),),
+    ("Only what a stage splits is padded: what it leaves whole has the layers' own numbers.", _padded_everywhere),
     ("A rank holds whole numbers: its part of a layer is rounded up.",)
     + (_by_stage(_ELEMENT_BYTES, _SINCE, lambda layers, ranks: sum(layers) / ranks),),
     ("Mixed precision keeps a master copy of the weights in fp32: 4 bytes more in the optimizer's state.",)
@@ -102,13 +118,16 @@ def _needs(layers: list[int], ranks: int) -> list[int]:
 
 
 def _fit_cases(rng: torch.Generator) -> Sequence[tuple]:
-    """Room for exactly each stage, and a byte less; layers with a rest, one that is larger than all others."""
-    drawn = [int(torch.randint(1000, 9000, (), generator=rng)) for _ in range(5)]
+    """Room for exactly each stage, and a byte less; layers with a rest, one that is larger than all others.
+
+    The ranks divide the largest layer, so that it does not matter whether what is gathered counts with its padding.
+    """
+    drawn = [*(int(torch.randint(1000, 9000, (), generator=rng)) for _ in range(5)), 16 * 600]
     cases = []
-    for layers, ranks in (([100, 60, 41], 4), ([10, 10, 500], 8), (drawn, 16)):
+    for layers, ranks in (([100, 60, 41], 4), ([10, 10, 504], 8), (drawn, 16)):
         needs = _needs(layers, ranks)
         cases += [(layers, ranks, room) for n_bytes in needs for room in (n_bytes, n_bytes - 1)]
-    return [*cases, ([100, 100], 2, 10), ([8, 4000, 8], 64, 24_000)]
+    return [*cases, ([100, 100], 2, 10), ([8, 4032, 8], 64, 24_000)]
 
 
 def _chosen(needs: Callable[[list[int], int], list]) -> Callable:
@@ -187,7 +206,7 @@ def _seeds(rng: torch.Generator, n: int) -> list[int]:
     return torch.randint(1, 1000, (n,), generator=rng).tolist()
 
 
-_SHAPES1 = ((2, ((4,), (3, 2))), (3, ((2,),)), (3, ((5, 3), (7,), (2, 2))))
+_SHAPES1 = ((2, (((4,), (3, 2)),)), (3, (((2,),), ((5, 3), (7,), (2, 2)))))
 _SIZES2 = ((2, (6, 4)), (3, (7, 2, 5)))
 
 EXERCISES = (
@@ -196,7 +215,7 @@ EXERCISES = (
         name="bytes_per_rank",
         cases=_by_stage_cases,
         reference=bytes_per_rank,
-        compare=exact,
+        compare=_same_whole_numbers,
         mistakes=_BY_STAGE_MISTAKES,
         points=2,
         hints=(
@@ -208,18 +227,16 @@ EXERCISES = (
     Exercise(
         number="14.2",
         name="FlatStage1",
-        cases=lambda rng: [(w, shapes, s) for (w, shapes), s in zip(_SHAPES1, _seeds(rng, 3), strict=True)],
+        cases=lambda rng: [(w, shapes, s) for (w, shapes), s in zip(_SHAPES1, _seeds(rng, 2), strict=True)],
         reference=zero.FlatStage1,
         compare=sharded.stage1_cause,
         drive=sharded.drive_stage1,
         mechanism=sharded.in_shards,
         points=5,
         hints=(
-            "In __init__: torch.cat all p.detach().flatten(), pad, broadcast from rank 0, then p.data = a view of it.",
-            "The shard is nn.Parameter(flat.chunk(world)[rank]), a view as well: the optimizer's step changes the "
-            "vector, and so the parameters.",
-            "step(): pack the gradients, reduce_scatter(shard.grad, packed), divide, optimizer.step(), "
-            "all_gather(flat, shard.detach()).",
+            "Unit, above, does the same for a layer: one padded vector, broadcast, and each p.data a view of it.",
+            "The shard is a view of the vector as well: what the optimizer changes is then in its place already.",
+            "step(): pack, reduce_scatter, divide, step, all_gather, with the padding of __init__.",
         ),
     ),
     Exercise(
@@ -227,15 +244,15 @@ EXERCISES = (
         name="ClippedStage2",
         cases=lambda rng: [(w, sizes, s) for (w, sizes), s in zip(_SIZES2, _seeds(rng, 2), strict=True)],
         reference=zero.ClippedStage2,
-        compare=sharded.stage2_cause,
-        drive=sharded.drive_stage2,
-        mechanism=sharded.gradients_in_shards,
+        compare=scattered.stage2_cause,
+        drive=scattered.drive_stage2,
+        mechanism=scattered.gradients_in_shards,
         points=5,
         hints=(
-            "ready(): part = torch.empty_like(shard); reduce_scatter(part, gradient); add part / world to shard.grad.",
+            "ready() is what averaged does, above; the result is added to the gradient that the shard has already.",
             "The norm of everything: the sum of all squares of this rank's parts, dist.all_reduce of that one number, "
             "then the root.",
-            "factor = (max_norm / norm).clamp(max=1), the same on all ranks. Then the optimizer, then all_gather.",
+            "max_norm / norm, but at most 1, is a factor that all ranks have alike. Then optimizer, then all_gather.",
         ),
     ),
     Exercise(
@@ -248,9 +265,9 @@ EXERCISES = (
         mechanism=gathered.freed_between,
         points=4,
         hints=(
-            "A shard of its own: nn.Parameter(flat.chunk(world)[rank].clone()). Then free every layer.",
-            "free: flat.untyped_storage().resize_(0). gather: resize_(flat.nbytes), then all_gather(flat, shard).",
-            "ready: reduce_scatter into an empty part, divided. step: the optimizer, then each shard.grad = None.",
+            "A shard needs memory of its own before its vector loses it. Then free every layer.",
+            "A vector's memory is its untyped_storage(): Sharded, above, empties and fills it with resize_, in place.",
+            "ready is what averaged does, above, with the result kept as the shard's gradient, until step drops it.",
         ),
     ),
     Exercise(

@@ -19,8 +19,8 @@ class AdamW:
 
     made: list["AdamW"] = []
 
-    def __init__(self, params: Sequence[Tensor]) -> None:
-        self.params, self.n_steps = list(params), 0
+    def __init__(self, params: Sequence[Tensor], eps: float = 1e-8) -> None:
+        self.params, self.n_steps, self.eps = list(params), 0, eps
         self.state = [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.params]
         AdamW.made.append(self)
 
@@ -34,7 +34,7 @@ class AdamW:
             p *= 1 - 0.01 * 0.1
             mean.lerp_(p.grad, 0.1)
             square.lerp_(p.grad.square(), 0.001)
-            size = (square / (1 - 0.999**self.n_steps)).sqrt() + 1e-8
+            size = (square / (1 - 0.999**self.n_steps)).sqrt() + self.eps
             p -= 0.01 * mean / (1 - 0.9**self.n_steps) / size
 
     def zero_grad(self) -> None:

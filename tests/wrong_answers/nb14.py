@@ -43,6 +43,27 @@ def splits_everything(layers, stage, ranks, precision):
     return {"parameters": weight * part, "gradients": gradient * part, "optimizer": state * part}
 
 
+def divides_the_sum(layers, stage, ranks, precision):
+    whole, part = sum(layers), sum(layers) // ranks
+    weight, gradient, state = {"fp32": (4, 4, 8), "mixed": (2, 2, 12)}[precision]
+    sizes = [part if stage >= since else whole for since in (3, 2, 1)]
+    return {"parameters": weight * sizes[0], "gradients": gradient * sizes[1], "optimizer": state * sizes[2]}
+
+
+def pads_what_is_whole(layers, stage, ranks, precision):
+    part = sum(-(-n // ranks) for n in layers)
+    weight, gradient, state = {"fp32": (4, 4, 8), "mixed": (2, 2, 12)}[precision]
+    sizes = [part if stage >= since else part * ranks for since in (3, 2, 1)]
+    return {"parameters": weight * sizes[0], "gradients": gradient * sizes[1], "optimizer": state * sizes[2]}
+
+
+def gives_floats(layers, stage, ranks, precision):
+    whole, part = float(sum(layers)), float(sum(-(-n // ranks) for n in layers))
+    weight, gradient, state = {"fp32": (4, 4, 8), "mixed": (2, 2, 12)}[precision]
+    sizes = [part if stage >= since else whole for since in (3, 2, 1)]
+    return {"parameters": weight * sizes[0], "gradients": gradient * sizes[1], "optimizer": state * sizes[2]}
+
+
 def gives_the_total(layers, stage, ranks, precision):
     return 16 * sum(layers)
 
@@ -161,6 +182,25 @@ class UpdatesACopy(FlatStage1):
         self.optimizer = make_optimizer([self.shard])
 
 
+class NeverShowsTheVector(FlatStage1):
+    """Broadcasts, and leaves the parameters where they were."""
+
+    def __init__(self, params, make_optimizer):
+        self.params, self.world = params, dist.get_world_size()
+        flat = torch.cat([p.detach().flatten() for p in params])
+        self.flat = pad(flat, (0, -len(flat) % self.world))
+        dist.broadcast(self.flat, src=0)
+        self.shard = nn.Parameter(self.flat.chunk(self.world)[dist.get_rank()])
+        self.optimizer = make_optimizer([self.shard])
+
+
+class OptimizerOfEverything(FlatStage1):
+    """The optimizer is made of the parameters, not of the shard: it updates what is not gathered."""
+
+    def __init__(self, params, make_optimizer):
+        super().__init__(params, lambda _: make_optimizer(params))
+
+
 class ANewOptimizerEachStep(FlatStage1):
     def __init__(self, params, make_optimizer):
         super().__init__(params, make_optimizer)
@@ -233,6 +273,47 @@ class LeavesThemLying(ClippedStage2):
     def step(self, max_norm):
         super().step(max_norm)
         self.given = []
+
+
+class SquaresOfEachLayer(ClippedStage2):
+    """The right norm, for which a number a layer is all-reduced."""
+
+    def step(self, max_norm):
+        squares = torch.stack([shard.grad.square().sum() for shard in self.shards])
+        dist.all_reduce(squares)
+        for shard in self.shards:
+            shard.grad *= (max_norm / squares.sum().sqrt()).clamp(max=1)
+        self.optimizer.step()
+        for flat, shard in zip(self.flats, self.shards, strict=True):
+            shard.grad = None
+            all_gather(flat, shard.detach())
+
+
+class GradientIsAView(ClippedStage2):
+    """Scatters in time, and into a view of the whole gradient, which stays alive with it."""
+
+    def ready(self, which, gradient):
+        shard, part = self.shards[which], gradient.chunk(self.world)[dist.get_rank()]
+        reduce_scatter(part, gradient.clone())
+        part /= self.world
+        shard.grad = part if shard.grad is None else part.add_(shard.grad)
+
+
+class Lengthens(ClippedStage2):
+    def step(self, max_norm):
+        square = sum(shard.grad.square().sum() for shard in self.shards)
+        dist.all_reduce(square)
+        for shard in self.shards:
+            shard.grad *= max_norm / square.sqrt()
+        self.optimizer.step()
+        for flat, shard in zip(self.flats, self.shards, strict=True):
+            shard.grad = None
+            all_gather(flat, shard.detach())
+
+
+class DividedByPasses(ClippedStage2):
+    def ready(self, which, gradient):
+        super().ready(which, gradient / 2)
 
 
 class LastMicroBatchOnly(ClippedStage2):
@@ -326,6 +407,37 @@ class KeepsWhole3(GatheredStage3):
 
     def free(self, which):
         pass
+
+
+class NotFreedAtFirst3(GatheredStage3):
+    """All layers stay whole until the first forward pass has used them."""
+
+    def __init__(self, flats, make_optimizer):
+        self.flats, self.world = flats, dist.get_world_size()
+        self.shards = [nn.Parameter(flat.chunk(self.world)[dist.get_rank()].clone()) for flat in flats]
+        self.optimizer = make_optimizer(self.shards)
+
+
+class GradientIsAView3(GatheredStage3):
+    """A shard's gradient is a view of the whole one, which stays alive until the step."""
+
+    def ready(self, which, gradient):
+        part = gradient.chunk(self.world)[dist.get_rank()]
+        reduce_scatter(part, gradient.clone())
+        self.shards[which].grad = part.div_(self.world)
+
+
+class NeverDrops3(GatheredStage3):
+    def step(self):
+        self.optimizer.step()
+
+
+class KeepsWholeGradients3(GatheredStage3):
+    """Scatters as asked, and holds on to what it was given."""
+
+    def ready(self, which, gradient):
+        self.given = {**getattr(self, "given", {}), which: gradient}
+        super().ready(which, gradient)
 
 
 class ForgetsTheName3(GatheredStage3):
@@ -480,6 +592,9 @@ WRONG = {
         ("divides without rounding", divides_without_rounding, "whole numbers"),
         ("splits only its own kind", splits_only_its_own_kind, "those before it split"),
         ("splits everything", splits_everything, "wrong result"),
+        ("divides the sum", divides_the_sum, "layer by layer"),
+        ("pads what is whole", pads_what_is_whole, "Only what a stage splits"),
+        ("gives floats", gives_floats, "Bytes are whole numbers"),
         ("gives the total", gives_the_total, "wrong type"),
     ],
     "14.2": [
@@ -489,6 +604,8 @@ WRONG = {
         ("all-reduces", AllReduces, "not in the way asked for(.|\n)*1.50 times what DDP sends"),
         ("by owners", ByOwners, "not in the way asked for(.|\n)*optimizer was given"),
         ("no broadcast", NoBroadcast, "ranks start apart"),
+        ("never shows the vector", NeverShowsTheVector, "let each p.data show"),
+        ("optimizer of everything", OptimizerOfEverything, "an optimizer was given"),
         ("never divides", NeverDivides, "divided by their number once"),
         ("no gather", NoGather, "ranks end apart"),
         ("no padding", NoPadding, "ranks with a shard of . numbers? each|tuple index out of range"),
@@ -499,26 +616,34 @@ WRONG = {
     "14.3": [
         ("no communication", Silent2, "nothing is sent in a step|ranks"),
         ("all-reduces", AllReduces2, "not in the way asked for(.|\n)*to all_reduce"),
-        ("keeps whole gradients", KeepsWholeGradients, "not in the way asked for(.|\n)*whole gradient is kept"),
-        ("leaves them lying", LeavesThemLying, "not in the way asked for(.|\n)*whole gradient is kept"),
-        ("last micro-batch only", LastMicroBatchOnly, "added up over micro-batches"),
+        ("keeps whole gradients", KeepsWholeGradients, "not in the way asked for(.|\n)*Something whole is kept"),
+        ("leaves them lying", LeavesThemLying, "not in the way asked for(.|\n)*Something whole is kept"),
+        ("a gradient is a view", GradientIsAView, "not in the way asked for(.|\n)*is a view"),
+        ("squares of each layer", SquaresOfEachLayer, "not in the way asked for(.|\n)*One number alone"),
+        ("lengthens", Lengthens, "a factor above 1"),
+        ("divided by passes", DividedByPasses, "summed over the passes"),
+        ("last micro-batch only", LastMicroBatchOnly, "pass is added"),
         ("its own norm", OwnNorm, "norm is that of all numbers"),
         ("a norm a layer", NormOfEachLayer, "norm is that of all numbers"),
         ("never clips", NeverClips, "norm is that of all numbers"),
         ("sums norms", SumsNorms, "squares are summed"),
-        ("keeps adding up", KeepsAddingUp, "wrong after a later step"),
-        ("sums and never divides", SumsAndNeverDivides, "mean over ranks"),
+        ("keeps adding up", KeepsAddingUp, "dropped in step"),
+        ("sums and never divides", SumsAndNeverDivides, "mean over the ranks"),
         ("whole state", WholeState2, "not in the way asked for(.|\n)*optimizer was given"),
     ],
     "14.4": [
         ("keeps whole parameters", KeepsWhole3, "not in the way asked for(.|\n)*100% of the parameters"),
+        ("not freed at first", NotFreedAtFirst3, "not in the way asked for(.|\n)*layer 0 still has 8,016 bytes"),
+        ("a gradient is a view", GradientIsAView3, "not in the way asked for(.|\n)*Before step(.|\n)*a view"),
+        ("never drops gradients", NeverDrops3, "not in the way asked for(.|\n)*dropped in step"),
+        ("keeps whole gradients", KeepsWholeGradients3, "not in the way asked for(.|\n)*Something whole"),
         ("frees a name", ForgetsTheName3, "not in the way asked for(.|\n)*100% of the parameters"),
-        ("keeps a whole copy", WholeCopy3, "not in the way asked for(.|\n)*whole copy of the parameters"),
+        ("keeps a whole copy", WholeCopy3, "not in the way asked for(.|\n)*Something whole"),
         ("no communication", NeverAsks3, "nothing is sent in a step"),
         ("all-reduces", AllReduces3, "not in the way asked for(.|\n)*to all_reduce"),
         ("the shard is a view", ShardIsAView3, "clone it first"),
         ("sums and never divides", SumsAndNeverDivides3, "wrong|mean over"),
-        ("keeps adding up", KeepsAddingUp3, "dropped after the step"),
+        ("keeps adding up", KeepsAddingUp3, "dropped after its step"),
         ("whole state", WholeState3, "not in the way asked for(.|\n)*optimizer was given"),
     ],
     "14.5": [
