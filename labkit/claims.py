@@ -22,6 +22,7 @@ _TIERS = {
     "gpu2": "2 GPUs",
 }
 _INSTALLED = ("compiler", "accelerate")  # software: whoever has it must decide
+_HOW = {"measured": "measurement", "counted": "count", "computed": "computed figure"}
 _MARKS = {"held": ("✓", "good"), "refuted": ("✗", "bad"), "undecided": ("–", "neutral")}
 
 
@@ -186,11 +187,16 @@ def predict(
     show(f"? {question}\n  {line}", panel("neutral", f"{escape(question)}<br>{escape(line)}"), views=views)
 
 
-def reveal(name: str, measured: object, *, elsewhere: Mapping[str, Number] | None = None) -> None:
+def reveal(
+    name: str, measured: object, *, elsewhere: Mapping[str, Number] | None = None, how: str = "measured"
+) -> None:
     """Show guess, measurement and their ratio; the guess is read now, so a changed one counts when this runs again.
 
     measured: None where this machine cannot measure it; elsewhere is then shown, {machine: what it measured}.
+    how: "measured", "counted" or "computed", for what no clock and no device has said; the lines then say so.
     """
+    if how not in _HOW:
+        raise ValueError(f"{name!r} may be {', '.join(map(repr, _HOW))}, and not {how!r}.")
     guess = _guesses.get(name)
     if guess is None:
         line = f"Nothing was guessed under {name!r}. Run the cell with predict({name!r}, ...) first."
@@ -204,12 +210,12 @@ def reveal(name: str, measured: object, *, elsewhere: Mapping[str, Number] | Non
     whose = "default guess, left as it was" if isclose(guess.value(), guess.default) else "your guess"
     figures = [f"{whose}: {_quantity(guess.value(), guess.unit)}"]
     if measured is None:
-        figures.append("not measured here")
+        figures.append(f"not {how} here")
         for machine, value in (elsewhere or {}).items():
-            figures.append(f"on {machine}: {_quantity(value, guess.unit)}. {_compared(guess.value(), value)}")
+            figures.append(f"on {machine}: {_quantity(value, guess.unit)}. {_compared(guess.value(), value, how)}")
     else:
-        figures.append(f"measured: {_quantity(measured, guess.unit)}")
-        figures.append(_compared(guess.value(), measured))
+        figures.append(f"{how}: {_quantity(measured, guess.unit)}")
+        figures.append(_compared(guess.value(), measured, how))
     rows = "".join(f"<div>{escape(figure)}</div>" for figure in figures)
     html = f"{escape(guess.question)}{varying_html(rows)}"
     show(f"{line}\n{varying_text(chr(10).join(figures))}", panel("neutral", html))
@@ -220,14 +226,15 @@ def _quantity(value: float, unit: str) -> str:
     return f"{number(float(f'{value:.3g}'))} {unit}".rstrip()
 
 
-def _compared(guess: float, measured: float) -> str:
+def _compared(guess: float, measured: float, how: str) -> str:
     """How the measurement stands to the guess: a ratio, or where that says nothing, a difference."""
+    noun = _HOW[how]
     if not isfinite(measured):
-        return "The measurement is not a finite number."
+        return f"The {noun} is not a finite number."
     if guess <= 0 or measured <= 0:
         side = "below" if measured < guess else "above"
-        return f"The measurement lies {_quantity(abs(measured - guess), '')} {side} the guess."
-    larger, smaller = ("measurement", "guess") if measured > guess else ("guess", "measurement")
+        return f"The {noun} lies {_quantity(abs(measured - guess), '')} {side} the guess."
+    larger, smaller = (noun, "guess") if measured > guess else ("guess", noun)
     ratio = max(measured, guess) / min(measured, guess)
     if ratio < 1.005:
         return "The guess is right."

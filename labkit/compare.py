@@ -282,3 +282,17 @@ def same(before: object, after: object) -> bool:
     if isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
         return len(before) == len(after) and all(map(same, before, after))
     return not isinstance(before, (str, set, Number)) or before == after or before != before
+
+
+def changed(before: object, after: object) -> tuple[str, object, object]:
+    """Of two values that are not the same, where their first difference lies (`[2]['cards']`), and both ends there."""
+    parts = ()
+    if isinstance(before, Mapping) and isinstance(after, Mapping) and list(before) == list(after):
+        parts = before
+    if isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)) and len(before) == len(after):
+        parts = range(len(before))
+    for key in parts:
+        if not same(before[key], after[key]):
+            place, old, new = changed(before[key], after[key])
+            return f"[{key!r}]{place}", old, new
+    return "", before, after

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 from labkit.ambient import settle, settled
-from labkit.compare import Finding, Tolerance, Unfit, close, fit, leaves, same
+from labkit.compare import Finding, Tolerance, Unfit, changed, close, fit, leaves, same
 from labkit.deadline import DeadlineExceeded, checked, within
 from labkit.describe import call_text, describe, describe_error, learner_line, parameters
 from labkit.repro import budget
@@ -32,6 +32,7 @@ class Exercise:
     bar: as mechanism, for speed or memory against a baseline timed in the same run; not judged under a smoke budget.
     mistakes: (cause, function) pairs; the cause is named where the function gives what the learner's gave.
     drive: how a class (or a function that returns one) is used: drive(fn, *case) -> the result that is compared.
+    tell: called with a case, gives labelled lines for a learner to make it again, where its call alone does not tell.
     may_change: names of parameters that the function is meant to change in place.
     strict_dtype: whether float64 for float32 is wrong; float for int always is.
     """
@@ -47,6 +48,7 @@ class Exercise:
     hints: tuple[str, ...] = ()
     mistakes: tuple[tuple[str, Callable], ...] = ()
     drive: Callable | None = None
+    tell: Callable[..., dict[str, str]] | None = None
     may_change: tuple[str, ...] = ()
     strict_dtype: bool = False
 
@@ -190,6 +192,8 @@ def _judge_case(fn: Callable, exercise: Exercise, clock: _Clock, case: tuple, la
 
 def _asked(exercise: Exercise, case: tuple) -> dict[str, str]:
     """A case as a labelled line: the call, or where a drive makes other calls, what they are made from."""
+    if exercise.tell:
+        return exercise.tell(*case)
     names = exercise.names()
     if names == parameters(exercise.reference)[: len(names)]:
         return {"call": call_text(exercise.name, names, case)}
@@ -215,7 +219,9 @@ def _unchanged(exercise: Exercise, given: tuple, untouched: tuple) -> None:
     for name, after, before in zip(exercise.names(), given, untouched, strict=False):
         if name not in exercise.may_change and not same(before, after):
             cause = f"An operation in place. Work on a copy of {name}: its owner still needs it as it was."
-            raise _Wrong(f"changes its input {name}", before=describe(before), after=describe(after), likely=cause)
+            place, old, new = changed(before, after)
+            told = {"place": f"{name}{place}" if place else "", "before": describe(old), "after": describe(new)}
+            raise _Wrong(f"changes its input {name}", **told, likely=cause)
 
 
 def _right(got: object, expected: object, exercise: Exercise, clock: _Clock, again: Callable) -> None:

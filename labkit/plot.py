@@ -13,9 +13,7 @@ Line = tuple[Sequence[float], Sequence[float]]
 Samples = Mapping[str, Sequence[float]]
 
 
-def samples(
-    seconds: Bench | Samples, *, title: str = "", xlabel: str = "time of one call", log: bool = False
-) -> None:
+def samples(seconds: Bench | Samples, *, title: str = "", xlabel: str = "time of one call", log: bool = False) -> None:
     """Show every timing sample as a dot, a row a candidate, with the middle half as a bar and the median as a tick."""
     rows = seconds.seconds if isinstance(seconds, Bench) else seconds
     if not rows:
@@ -71,11 +69,13 @@ def lines(
     marks: Mapping[str, float] | None = None,
     markers: bool = False,
     seconds_axis: str = "",
+    ticks: str = "",
 ) -> None:
     """Show labelled lines {label: (x, y)}; where a line stops being finite a cross and the word `diverged` say so.
 
     bands: per label, low and high edge of a shaded band. levels, marks: labelled lines across and down. seconds_axis:
-    `x`, `y`, both: ticks read 10 ms and not 0.01. ValueError: no series, an axis without a label, lengths that differ.
+    `x`, `y`, both: ticks read 10 ms and not 0.01. ticks: `x`, `y`, both: at the points of the first line, in digits.
+    ValueError: no series, an axis without a label, lengths that differ.
     """
     _refuse(series, xlabel, ylabel)
 
@@ -93,6 +93,10 @@ def lines(
             axes.xaxis.get_major_locator().set_params(integer=True)
         for axis in seconds_axis:
             seconds_ticks(getattr(axes, f"{axis}axis"))
+        for axis in ticks:
+            values = next(iter(series.values()))["xy".index(axis)]
+            getattr(axes, f"set_{axis}ticks")(values, [f"{value:,.6g}" for value in values])
+            getattr(axes, f"{axis}axis").minorticks_off()
         _label_lines(axes, series)
         _say_diverged(axes)
 

@@ -581,7 +581,7 @@ plot_links.times(takes, steps=step_s, title="Gradients on their way, two ranks")
 kept = ("NVLink 4, switched", "PCIe 5", "10 Gb/s Ethernet", "Virginia to London")
 figures = {f"{link} (%)": 100 * shares["wide"][link] for link in kept}
 record("11", "share of a step of the wide network that goes into its all-reduce", figures)
-reveal("share", 100 * shares["wide"]["10 Gb/s Ethernet"])
+reveal("share", 100 * shares["wide"]["10 Gb/s Ethernet"], how="computed")
 
 # %% [markdown]
 # And the links that other machines recorded, each by the ping-pong from above? With their alpha and bandwidth, and the

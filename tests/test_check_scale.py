@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from labkit import lm
+from labkit import cost, lm
 from labkit.architecture import count, parameters
 from labkit.checker import find, generator_for, verdict
-from labkit.checks import napkins, nb10
+from labkit.checks import napkins, nb10, options
 from labkit.presets import preset
 
 
@@ -100,3 +100,62 @@ def test_of_experts_a_token_pays_for_those_it_meets():
     two = replace(one, experts_per_token=2)
     each = parameters(one)["mlp"] // one.experts
     assert nb10.step_flops(two, 1, 10) - nb10.step_flops(one, 1, 10) == 6 * 10 * each
+
+
+def test_the_courses_own_count_is_labkits():
+    exercise = find("step_flops")
+    for arch, batch, seq in exercise.cases(generator_for(exercise, 0)):
+        assert nb10.step_flops(arch, batch, seq) == cost.step_flops(arch, batch=batch, seq=seq)
+
+
+@pytest.mark.parametrize("name", ["step_flops", "peak_bytes", "cheapest"])
+def test_a_case_can_be_made_again_from_what_is_told_of_it(name):
+    exercise = find(name)
+    for case in exercise.cases(generator_for(exercise, 0)):
+        told = exercise.tell(*case)
+        space = {"replace": replace, "preset": preset, "gpt": lambda *sizes, **more: _as_in_the_lesson(sizes, more)}
+        if "arch" in told:
+            space["arch"] = eval(told["arch"], space)
+        space["options"] = [eval(told[f"[{i}]"], space) for i in range(len(case[0]))] if name == "cheapest" else []
+        space[name] = lambda *given, **named: (*given, *named.values())  # the call is then what it was given
+        again = eval(told["call"], space)
+        if name == "cheapest":
+            assert again[0] == [_rounded(option) for option in case[0]]
+        else:
+            assert replace(again[0], name="") == replace(case[0], name="")
+            assert again[1:] == case[1:]
+
+
+def _rounded(option):
+    """An option with the six digits that are shown."""
+    return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in option.items()}
+
+
+def _as_in_the_lesson(sizes, more):
+    return replace(napkins._gpt(*sizes), **more)
+
+
+def test_a_mistake_of_the_napkin_is_named_only_where_it_gives_the_very_number():
+    case = napkins.peak_cases(torch.Generator().manual_seed(0))[1]
+    right, once = napkins.measured_bytes(*case), 4 * napkins._loss_backward(*case, copies=1)
+    assert napkins.napkin_cause(once, right) == "Three arrays of the logits' size, and not one."
+    far = napkins.napkin_cause(1.01 * once, right)
+    assert "below the measured peak; 3% are allowed." in far
+    assert "the largest part of it is the logits" in far
+
+
+def test_the_figures_of_a_wrong_choice_are_true_and_a_line_is_given_only_where_the_case_turns_on_it():
+    for line, case in options.CORNERS:
+        right = options.cheapest(*case)
+        other = next(name for name in [*(option["name"] for option in case[0]), "none"] if name != right)
+        assert options.chosen_cause(other, right).startswith(line)
+    exercise = find("cheapest")
+    for case in exercise.cases(generator_for(exercise, 0))[len(options.CORNERS) :]:
+        right = options.cheapest(*case)
+        for option in case[0]:
+            if option["name"] != right:
+                said = options.chosen_cause(option["name"], right)
+                assert said.startswith(f"{option['name']}: ")
+                fits, late = "does not fit" in said.split(". ")[0], "too late" in said.split(". ")[0]
+                alone = options.cheapest([option], *case[1:])
+                assert (fits or late) == (alone == "none")

@@ -296,6 +296,13 @@ def test_a_closure_in_a_case_keeps_what_it_closes_over():
     assert judge(slope, exercise).message == "its case is right"
 
 
+def test_a_case_is_told_in_the_exercises_own_lines():
+    found = judge(lambda values, factor: 0, replace(SCALE, tell=lambda *case: {"made": f"of {len(case)} parts"}))
+    assert "\nmade " in found.message
+    assert "of 2 parts" in found.message
+    assert "\ncall " not in found.message
+
+
 def test_an_input_that_may_change_may():
     def in_place(values, factor):
         return values.mul_(factor)

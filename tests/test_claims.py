@@ -191,6 +191,21 @@ def test_what_cannot_be_measured_here_is_compared_with_what_others_measured(caps
     assert "Tesla" not in capsys.readouterr().out, "what is measured here is what counts"
 
 
+@pytest.mark.parametrize(("how", "noun"), [("counted", "count"), ("computed", "computed figure")])
+def test_what_was_not_measured_is_not_called_a_measurement(capsys, how, noun):
+    predict("s", "How many times faster?", default=3, unit="x", low=1, high=10)
+    for figure in (6, 1, -1, float("nan"), None):
+        reveal("s", figure, how=how)
+    out = capsys.readouterr().out
+    assert f"{how}: 6 x" in out
+    assert f"The {noun} is 2 times the guess." in out
+    assert f"The guess is 3 times the {noun}." in out
+    assert f"not {how} here" in out
+    assert "measure" not in out
+    with pytest.raises(ValueError, match="'s' may be 'measured', 'counted', 'computed', and not 'guessed'"):
+        reveal("s", 6, how="guessed")
+
+
 def test_a_reveal_without_a_guess_is_a_sentence(capsys):
     reveal("s", 1.0)
     assert "Run the cell with predict('s', ...) first." in capsys.readouterr().out

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from labkit.compare import Unfit, close, exact, fit, same
+from labkit.compare import Unfit, changed, close, exact, fit, same
 from labkit.describe import call_text, describe, describe_error, kind_of, learner_line
 
 
@@ -216,3 +216,16 @@ def test_an_exception_is_told_by_the_learners_own_line():
 
     assert describe_error(Mute()) == "Mute"
     assert learner_line(Mute()) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ([{"a": 1}, {"a": 2, "b": 3}], [{"a": 1}, {"a": 2, "b": 4}], ("[1]['b']", 3, 4)),
+        ({"a": [1, 2]}, {"a": [1, 5]}, ("['a'][1]", 2, 5)),
+        ([1, 2], [1], ("", [1, 2], [1])),
+        (1, 2, ("", 1, 2)),
+    ],
+)
+def test_the_first_change_is_found(before, after, found):
+    assert changed(before, after) == found

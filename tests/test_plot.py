@@ -155,6 +155,14 @@ def test_the_word_diverged_stays_inside_the_axes(drawn, last, peak):
     assert axes.y0 <= word.y0 < word.y1 <= axes.y1
 
 
+def test_ticks_stand_at_the_points_in_digits(drawn):
+    plot.lines({"a": ([16, 64, 1024], [1, 2, 4])}, xlabel="x", ylabel="y", log_x=True, log_y=True, ticks="xy")
+    axes = drawn[0][0].axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["16", "64", "1,024"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["1", "2", "4"]
+    assert not [*axes.get_xticks(minor=True), *axes.get_yticks(minor=True)]
+
+
 def test_lines_that_diverge_together_say_so_once_and_others_apart(drawn):
     together, later = [1.0, 5.0, math.nan, math.nan], [1.0, 1.0, 1.0, math.nan]
     series = {"a": (range(4), together), "b": (range(4), together), "c": (range(4), later)}

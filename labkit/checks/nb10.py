@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 
 import torch
 
 from labkit import cost
-from labkit.architecture import Architecture, count, parameters
+from labkit.architecture import Architecture, count, parameters, weights
 from labkit.checker import Exercise, close
-from labkit.checks.napkins import NAPKIN_MISTAKES, drive_peak, from_sizes, napkin_cause, peak_bytes, peak_cases
-from labkit.checks.options import OPTION_MISTAKES, cheapest, chosen_cause, option_cases
+from labkit.checks import napkins, options
+from labkit.checks.napkins import peak_bytes
+from labkit.checks.options import cheapest
 from labkit.presets import preset
 
 # ---- 10.1: model FLOPs utilisation ----------------------------------------------------------------------------------
@@ -73,7 +75,37 @@ _MFU_MISTAKES = (
 
 def step_flops(arch: Architecture, batch: int, seq: int) -> int:
     """FLOPs of the matrix products of a step, forward and backward; attention counts all pairs of tokens."""
-    return cost.step_flops(arch, batch=batch, seq=seq)
+    met = _head(arch) if arch.tied else 0
+    for weight in weights(arch):
+        if len(weight.shape) == 2 and weight.part not in ("embedding", "positions"):
+            expert = arch.experts and weight.part == "mlp"
+            met += weight.total * arch.experts_per_token // arch.experts if expert else weight.total
+    return 6 * batch * seq * (met + seq * _pairs(arch))
+
+
+def _by_hand(fn: Callable) -> str | None:
+    """None where fn adds up weights itself; otherwise that somebody else counted."""
+    if asked := napkins.calls_of(lambda: fn(_GPT, 1, 16), ("cost", "lm")):
+        what = "builds the model and lets torch count" if "lm" in asked else "asks labkit.cost"
+        return f"It {what}: add up the weights that a token meets."
+    return None
+
+
+_BASES = {"a small GPT": "gpt2", "a small Llama": "llama-3-8b", "a small Mixtral": "mixtral-8x7b"}
+
+
+def _tell_flops(arch: Architecture, batch: int, seq: int) -> dict[str, str]:
+    """A case as a learner would make it again, from a preset; and what decides in it."""
+    base = preset(_BASES[arch.name])
+    other = {k: v for k, v in vars(arch).items() if k != "name" and v != getattr(base, k)}
+    experts = f"{arch.experts} experts, {arch.experts_per_token} of them met" if arch.experts else "no experts"
+    kind = f"{arch.name}, {'tied' if arch.tied else 'untied'}; {arch.heads} heads, {arch.kv_heads} of keys; {experts}"
+    made = "".join(f", {k}={v}" for k, v in other.items())
+    return {
+        "call": f"step_flops(arch, {batch}, {seq})",
+        "arch": f"replace(preset({_BASES[arch.name]!r}){made})",
+        "kind": kind,
+    }
 
 
 _GPT = replace(preset("gpt2"), name="a small GPT", vocab=1000, width=96, layers=2, heads=4, kv_heads=4, head_width=24)
@@ -126,9 +158,21 @@ def _everything(arch: Architecture) -> int:
     return count(arch) - looked_up - slept
 
 
-def _slept(arch: Architecture) -> int:
-    """Numbers in the experts that do not serve a token."""
-    return parameters(arch)["mlp"] // arch.experts * (arch.experts - arch.experts_per_token) if arch.experts else 0
+def _slept(arch: Architecture, part: str = "mlp", others: int | None = None) -> int:
+    """Numbers in the experts that do not serve a token, or in as many others of a part's share for each expert."""
+    others = arch.experts - arch.experts_per_token if others is None else others
+    return parameters(arch)[part] // arch.experts * others if arch.experts else 0
+
+
+def _biases(arch: Architecture) -> int:
+    """Numbers in biases, which norms are not counted among."""
+    return sum(weight.total for weight in weights(arch) if len(weight.shape) == 1 and weight.part != "norms")
+
+
+def _one_layer(arch: Architecture) -> int:
+    """Numbers that a token meets, of every kind of weight those of one layer, or of one expert, only."""
+    kinds = [w for w in weights(arch) if len(w.shape) == 2 and w.part not in ("embedding", "positions")]
+    return arch.tied * _head(arch) + sum(prod(w.shape) for w in kinds)
 
 
 _FLOPS_MISTAKES = (
@@ -152,6 +196,23 @@ _FLOPS_MISTAKES = (
     ("A token meets experts_per_token of a layer's experts, and not all.",)
     + (_counted(lambda arch: _met(arch) + _slept(arch), _pairs),),
     ("Biases and norms add and scale: they multiply no matrices.", _counted(_everything, _pairs)),
+    ("Biases are added: they multiply no matrices.", _counted(lambda arch: _met(arch) + _biases(arch), _pairs)),
+    ("The router is a matrix, too, and every token meets it whole.",)
+    + (_counted(lambda arch: _met(arch) - parameters(arch)["router"], _pairs),),
+    ("The router is no expert: every token meets it whole.",)
+    + (_counted(lambda arch: _met(arch) - _slept(arch, "router"), _pairs),),
+    ("A token meets experts_per_token experts of a layer, and not one.",)
+    + (_counted(lambda arch: _met(arch) - _slept(arch, "mlp", others=arch.experts_per_token - 1), _pairs),),
+    ("A weight's .shape is that of one layer: .total counts all of its kind.", _counted(_one_layer, _pairs)),
+    ("Queries of every head meet keys, also where heads share them: heads, and not kv_heads.",)
+    + (_counted(_met, lambda arch: 2 * arch.layers * arch.kv_heads * arch.head_width),),
+    ("Attention's products have a backward pass, too, of twice the forward one.",)
+    + (lambda arch, batch, seq: batch * seq * (6 * _met(arch) + 2 * seq * _pairs(arch)),),
+    ("A token meets seq others: seq squared pairs in a sequence.",)
+    + (lambda arch, batch, seq: 6 * batch * seq * (_met(arch) + _pairs(arch)),),
+    ("Tokens meet those of their own sequence only.",)
+    + (lambda arch, batch, seq: 6 * batch * seq * (_met(arch) + batch * seq * _pairs(arch)),),
+    ("There are batch sequences.", lambda arch, _, seq: step_flops(arch, 1, seq)),
 )
 
 EXERCISES = (
@@ -175,6 +236,8 @@ EXERCISES = (
         reference=step_flops,
         compare=close(0.0, 0.0, "The numbers in matrices that a token meets, and its pairs; two and four FLOPs each."),
         mistakes=_FLOPS_MISTAKES,
+        tell=_tell_flops,
+        mechanism=_by_hand,
         points=3,
         hints=(
             "6 * batch * seq * (numbers in matrices that a token meets + what it takes to meet all tokens).",
@@ -186,12 +249,12 @@ EXERCISES = (
     Exercise(
         number="10.3",
         name="peak_bytes",
-        cases=peak_cases,
+        cases=napkins.peak_cases,
         reference=peak_bytes,
-        compare=napkin_cause,
-        drive=drive_peak,
-        mechanism=from_sizes,
-        mistakes=NAPKIN_MISTAKES,
+        compare=napkins.napkin_cause,
+        drive=napkins.drive_peak,
+        tell=napkins.tell,
+        mechanism=napkins.from_sizes,
         points=4,
         hints=(
             "Two moments: five numbers a parameter; or three, and what the blocks kept, and three arrays of logits.",
@@ -202,10 +265,10 @@ EXERCISES = (
     Exercise(
         number="10.4",
         name="cheapest",
-        cases=option_cases,
+        cases=options.option_cases,
         reference=cheapest,
-        compare=chosen_cause,
-        mistakes=OPTION_MISTAKES,
+        compare=options.chosen_cause,
+        tell=options.tell,
         points=3,
         hints=(
             "For each option three numbers: bytes on a card, hours of the run, what it costs. Then filter, then min.",
