@@ -185,7 +185,7 @@ def trained(way, look, dtype=torch.double, note=str):
 # %%
 kept = trained(Alone, at_rest, torch.float)[0][-1]
 table(["kept in fp32", "bytes", "a parameter"], [[k, f"{n:,}", n / P] for k, n in kept.items()])
-reveal("bytes", sum(kept.values()) / P)
+reveal("bytes", sum(kept.values()) / P, how="counted")
 
 # %%
 claim(
@@ -762,7 +762,7 @@ times = {name: on_rings(each) / on_rings(sent["DDP"]) for name, each in sent.ite
 calls = {name: each["sent"].n_calls for name, each in ran[0][1].items()}
 rows = [[n, calls[n], f"{on_rings(sent[n]):,.0f}", f"{times[n]:.2f}"] for n in sent]
 table(["way", "calls", "bytes of a rank, on rings", "times DDP"], rows)
-reveal("volume", times["stage 3"])
+reveal("volume", times["stage 3"], how="counted")
 
 # %% [markdown]
 # `traffic` is the formula for it: the bytes that a rank hands to each collective. They should be the bytes that were
@@ -890,7 +890,7 @@ with live.fake(), allocations() as log:
 # %%
 peak = max(log.between("head", "rest"))
 with_logits = (peak - log.at("head")) / peak
-reveal("logits", 100 * with_logits)
+reveal("logits", 100 * with_logits, how="counted")
 
 # %% [markdown]
 # For comparison, the size of one copy: a score in fp32 for each word of the vocabulary, for each of the four times 1024
