@@ -193,7 +193,6 @@ def _all_full(loader: resize.Loader, n_epochs: int) -> Iterator[Batch]:
         yield from loader.epoch(loader.full)
 
 
-
 def _beats_full_size(fn: Callable) -> str | None:
     """Trains at full size throughout and on what fn yields, here and now: as accurate, and sooner? In doubt, twice."""
     (full_accuracy, full_s), (accuracy, seconds) = trained(_all_full), trained(fn)
