@@ -21,13 +21,12 @@ LAYERS = (
     {"train", "precision", "resize", "compilation", "figure", "trace"}
     | {"launches", "handles", "tasks", "estimate", "traffic", "device_cuda", "opened", "device_thread"}
     | {"watcher", "sync"}
-    | {"ranks", "aftermath", "workshop", "verify", "verify_real"}
-    | {"verify_grid"},
+    | {"ranks", "aftermath", "workshop"},
     {"plot", "plot_formats", "plot_roofline", "plot_timeline", "widgets", "explorer", "progress", "judge", "checker"}
     | {"checks", "recording", "claims", "plot_links", "plot_memory", "advice", "memory_report"}
     | {"explorer_memory"},
     {"build", "execute", "doctor", "program", "run", "gpu_check", "cli", "parcel", "export", "grading"}
-    | {"memory_command"},
+    | {"memory_command", "verify", "verify_grid", "verify_real"},
 )
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent != PACKAGE)

@@ -150,7 +150,8 @@ def trained(fn: Callable, seed: int, sizes: list[list[int]]) -> dict:
     return {
         "samples": [used for _, used, _ in ranks],
         "weights": [path[-1] for path in paths],
-        "paths": [path.numpy().tobytes() for path in paths],  # of any length: a model may be asked more than once a step
+        # Of any length, for a model may be asked more than once a step.
+        "paths": [path.numpy().tobytes() for path in paths],
     }
 
 
