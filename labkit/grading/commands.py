@@ -62,6 +62,7 @@ def grade(
     seed: Annotated[int | None, typer.Option(help="Of the private inputs; without it one that your key gives.")] = None,
     jobs: Annotated[int, typer.Option(min=1, max=64, help="How many students at a time.")] = 1,
     roster: Annotated[str | None, typer.Option(metavar="CSV", help="Who should have handed in.")] = None,
+    regrade: Annotated[bool, typer.Option("--regrade", help="Judge anew; points set by hand stay.")] = False,
     trusted: Annotated[bool, typer.Option("--trusted", help="Without a sandbox, for code that you trust.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the results, a line each.")] = False,
 ) -> None:
@@ -80,7 +81,8 @@ def grade(
     known = [one.id for one in rosters.load(Path(roster)).students] if roster else []
     total = sum(path.is_dir() for path in Path(folder).iterdir()) if Path(folder).is_dir() else None
     with tqdm(total=total, unit="student", disable=None) as bar:
-        rows = module.grade(Path(folder), batch, Path(out), jobs=jobs, students=known, progress=bar.update)
+        more = {"jobs": jobs, "students": known, "regrade": regrade, "progress": bar.update}
+        rows = module.grade(Path(folder), batch, Path(out), **more)
     if json:
         for row in rows:
             print(json_module.dumps(row, ensure_ascii=False))
@@ -92,3 +94,44 @@ def grade(
         if trusted:
             print("Without a sandbox: run.json says so.")
     raise typer.Exit(1 if any(row["status"] == "ungraded" for row in rows) else 0)
+
+
+_Graded = Annotated[str, typer.Option("--out", metavar="DIR", help="What labkit grade wrote.")]
+
+
+@app.command()
+def override(
+    student: Annotated[str, typer.Argument(help="The student's id.")],
+    exercise: Annotated[str, typer.Argument(help="Such as 1.2.")],
+    points: Annotated[float, typer.Argument(help="What it is worth.")],
+    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="For the student to read.")],
+    out: _Graded,
+) -> None:
+    """Set the points of an exercise by hand; kept apart from the verdict, and through every regrade."""
+    from labkit.grading import tables
+
+    row = tables.override(Path(out), student, exercise, points, why)
+    tables.refresh(f"Lesson {_lesson_of(Path(out))}", Path(out))
+    print(f"{student}, exercise {exercise}: {row['points']} of {row['max_points']} points.")
+
+
+@app.command()
+def export(
+    out: Annotated[str, typer.Argument(help="What labkit grade wrote.")],
+    to: Annotated[str, typer.Option("--to", metavar="FORM", help="csv, canvas, moodle or gradescope.")],
+    file: Annotated[str, typer.Option("--file", metavar="PATH", help="The file, for gradescope a folder, to write.")],
+    roster: Annotated[str | None, typer.Option(metavar="CSV", help="The grade book's own export.")] = None,
+) -> None:
+    """Write the grades as a grade book takes them."""
+    from labkit.grading import gradebook
+    from labkit.grading import roster as rosters
+
+    known = rosters.load(Path(roster)) if roster else None
+    for path in gradebook.export(Path(out), to, Path(file), f"Lesson {_lesson_of(Path(out))}", known):
+        print(f"wrote {path}")
+
+
+def _lesson_of(out: Path) -> str:
+    """The lesson that was graded there."""
+    path = out / "run.json"
+    return json_module.loads(path.read_text(encoding="utf-8"))["lesson"] if path.is_file() else "?"

@@ -62,10 +62,11 @@ def _exercise(row: Mapping, exercise: Exercise) -> str:
     head = f"Exercise {exercise.number} · {exercise.name} · {row['points']} of {row['max_points']} points"
     hint = exercise.hints[0] if exercise.hints and status in ("wrong", "error") else ""
     hint = f"<details><summary>A hint</summary>{escape(hint)}</details>" if hint else ""
+    why = f"<p><small>{escape('Points set by hand: ' + row['why'])}</small></p>" if row.get("why") else ""
     inside = f"<small>{_INSIDE}</small>" if row.get("inside") else ""
     said = escape(f"{SAID[status]}\n{row['message']}" if status != "ok" else row["message"])
     kind = "ok" if status == "ok" else "not"
-    return f'<section class="{kind}"><h2>{escape(head)}</h2><pre>{said}</pre>{hint}{inside}</section>'
+    return f'<section class="{kind}"><h2>{escape(head)}</h2><pre>{said}</pre>{why}{hint}{inside}</section>'
 
 
 def class_page(rows: Sequence[Mapping], exercises: Sequence[Exercise], title: str) -> str:

@@ -6,13 +6,13 @@ submissions is answered from what is there. Tables and pages are made at the end
 """
 
 import contextlib
-import csv
 import hashlib
 import hmac
-import io
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +23,7 @@ import labkit
 from labkit import build, checks, hardware
 from labkit.course import CourseError
 from labkit.describe import describe_error
-from labkit.grading import feedback, release, submission
+from labkit.grading import release, submission, tables
 from labkit.grading.box import Box, Trusted
 from labkit.grading.cells import needed
 from labkit.grading.notebook import MAX_BYTES
@@ -64,11 +64,13 @@ def grade(
     *,
     jobs: int = 1,
     students: Sequence[str] = (),
+    regrade: bool = False,
     progress: Callable[[int], object] = lambda _n: None,
 ) -> list[dict]:
     """The results of every student, by student and exercise; under out the tables, run.json, and pages to read.
 
     folder: one folder a student. students: those on a roster; who handed in nothing has nothing but `missing`.
+    regrade: what is kept is not believed; points set by hand stay.
     progress: called with how many more students are done. CourseError: there is no such folder.
     """
     if not folder.is_dir():
@@ -77,17 +79,17 @@ def grade(
     kept.mkdir(parents=True, exist_ok=True)
     folders = sorted(each for each in folder.iterdir() if each.is_dir() and not each.is_symlink())
     work = {each: kept / f"{_key(each, batch)}.json" for each in folders}
-    ours = [each for each, path in work.items() if not path.exists()]
+    ours = [each for each, path in work.items() if regrade or not path.exists()]
     progress(len(folders) - len(ours))
     for each, found in _graded(ours, batch, min(jobs, len(ours))):
-        _write(work[each], json.dumps(found, indent=1))
+        tables.whole(work[each], json.dumps(found, indent=1))
         progress(1)
     rows = [{"student": each.name, **row} for each in folders for row in json.loads(work[each].read_text())]
     absent = sorted(set(students) - {each.name for each in folders})
     nothing = [asdict(unrun(one, "missing", "Nothing was handed in.")) for one in batch.exercises]
     rows += [{"student": name, **row} for name in absent for row in nothing]
-    _tables(rows, batch, out)
-    feedback.write(rows, batch.exercises, f"Lesson {batch.release.lesson}", out)
+    tables.whole(out / "run.json", _run(batch))
+    tables.write(rows, f"Lesson {batch.release.lesson}", out)
     return rows
 
 
@@ -122,8 +124,15 @@ _job: dict = {}
 
 
 def _open(batch: Batch) -> None:
-    """In a job: open its box."""
+    """In a job: open its box, and end with the grader, however that ends."""
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     _job.update(batch=batch, box=(Trusted if batch.trusted else Box)())
+
+
+def _end_with(grader: multiprocessing.process.BaseProcess) -> None:
+    """Wait for the grader's end; a job of one that was killed would else wait for ever for another student."""
+    multiprocessing.connection.wait([grader.sentinel])
+    os._exit(1)
 
 
 def _one(folder: Path) -> list[dict]:
@@ -216,34 +225,8 @@ class _Student:
         return replace(result, status="error", message=told)
 
 
-def _tables(rows: Sequence[dict], batch: Batch, out: Path) -> None:
-    """Write grades.csv, results.jsonl and run.json."""
-    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-    _write(out / "results.jsonl", "".join(f"{line}\n" for line in lines))
-    numbers = [one.number for one in batch.exercises]
-    points: dict[str, dict[str, int]] = {}
-    for row in rows:
-        points.setdefault(row["student"], {})[row["exercise"]] = row["points"]
-    made = io.StringIO()
-    table = csv.writer(made, lineterminator="\n")
-    table.writerow(["student", *numbers, "points", "max_points"])
-    most = sum(one.points for one in batch.exercises)
-    for student in sorted(points):
-        mine = points[student]
-        table.writerow([_harmless(student), *(mine[number] for number in numbers), sum(mine.values()), most])
-    _write(out / "grades.csv", made.getvalue())
+def _run(batch: Batch) -> str:
+    """run.json: what the verdicts of a run depend on."""
     told = {"lesson": batch.release.lesson, "release": batch.release.sha256, "signed": batch.release.signed}
     told |= {"labkit": labkit.__version__, "seed": batch.seed, "sandbox": not batch.trusted}
-    _write(out / "run.json", json.dumps(told | {"hardware": hardware.machine().name}, indent=1) + "\n")
-
-
-def _harmless(text: str) -> str:
-    """A name that no spreadsheet takes for a formula."""
-    return f"'{text}" if text[:1] in "=+-@\t\r" else text
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    return json.dumps(told | {"hardware": hardware.machine().name}, indent=1) + "\n"

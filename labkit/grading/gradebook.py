@@ -1,0 +1,72 @@
+"""Grades in the form that a grade book takes: Canvas and Moodle a table, Gradescope a file for each student."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from labkit.course import CourseError
+from labkit.grading import tables
+from labkit.grading.roster import Roster
+
+FORMS = ("csv", "canvas", "moodle", "gradescope")
+_CANVAS = {"student": "Student", "id": "ID", "sis user id": "SIS User ID", "sis login id": "SIS Login ID"}
+_CANVAS |= {"section": "Section"}
+_MOODLE = {"identifier": "Identifier", "full name": "Full name", "id number": "ID number"}
+_MOODLE |= {"email address": "Email address"}
+
+
+def export(out: Path, form: str, to: Path, title: str, roster: Roster | None = None) -> list[Path]:
+    """Write the grades of a graded class for a grade book; returns what was written.
+
+    csv: to a file, as grades.csv. canvas, moodle: to a file, with the columns of the roster that the grade book itself
+    exported and one of grades; CourseError without that roster, or where it has none of those columns. gradescope: to a
+    folder, a results.json for each student, as an autograder leaves it.
+    """
+    if form not in FORMS:
+        raise CourseError(f"There is no form {form!r}: {', '.join(FORMS)}.")
+    rows = tables.adjusted(out)
+    if form == "gradescope":
+        return [_gradescope(student, rows, to) for student in tables.totals(rows)]
+    text = tables.as_csv(rows) if form == "csv" else _table(rows, form, title, roster)
+    tables.whole(to, text)
+    return [to]
+
+
+def _table(rows: Sequence[dict], form: str, title: str, roster: Roster | None) -> str:
+    """Canvas's or Moodle's table: who is who as they wrote it, and a column of grades."""
+    known = _CANVAS if form == "canvas" else _MOODLE
+    if roster is None:
+        raise CourseError(f"{form.capitalize()} knows its students by its own columns: give its export with --roster.")
+    columns = [name for name in known if any(name in student.row for student in roster.students)]
+    if not columns:
+        raise CourseError(f"The roster has none of {form.capitalize()}'s columns: {', '.join(known.values())}.")
+    totals = tables.totals(rows)
+    lines = [[*(known[name] for name in columns), title]]
+    if form == "canvas":  # its row of maxima
+        lines.append(["    Points Possible", *[""] * (len(columns) - 1), tables.most(rows)])
+    for student in roster.students:
+        if student.id in totals:
+            who = [student.row.get(name, "") for name in columns]  # to the letter: by these it finds its students
+            lines.append([*who, totals[student.id]])
+    if missing := sorted(set(totals) - {student.id for student in roster.students}):
+        raise CourseError(f"The roster has no {', '.join(missing[:5])}{' and others' if len(missing) > 5 else ''}.")
+    return tables.lined(lines)
+
+
+def _gradescope(student: str, rows: Sequence[dict], to: Path) -> Path:
+    """One student's results.json: a test for each exercise."""
+    tests = [
+        {
+            "number": row["exercise"],
+            "name": f"Exercise {row['exercise']}",
+            "score": row["points"],
+            "max_score": row["max_points"],
+            "output": "\n".join(filter(None, [row["message"], row.get("why", "")])),
+        }
+        for row in rows
+        if row["student"] == student
+    ]
+    path = to / student / "results.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tables.whole(path, json.dumps({"tests": tests}, indent=1, ensure_ascii=False) + "\n")
+    return path

@@ -1,0 +1,119 @@
+"""What a graded class leaves behind: results, grades, pages, and points that an instructor has set by hand.
+
+results.jsonl holds verdicts and nothing else; overrides.json holds what was set by hand, and why. Grades and pages are
+made of both, so a regrade changes the one and leaves the other.
+"""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from labkit import checks
+from labkit.course import CourseError
+from labkit.grading import feedback
+
+
+def write(rows: Sequence[dict], title: str, out: Path) -> None:
+    """Write the verdicts, and what is made of them."""
+    whole(out / "results.jsonl", "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
+    refresh(title, out)
+
+
+def refresh(title: str, out: Path) -> None:
+    """Make grades.csv and the pages anew, of the verdicts and of what was set by hand."""
+    rows = adjusted(out)
+    whole(out / "grades.csv", as_csv(rows))
+    feedback.write(rows, checks.exercises(), title, out)
+
+
+def results(out: Path) -> list[dict]:
+    """The verdicts of a graded class. CourseError: there are none."""
+    path = out / "results.jsonl"
+    if not path.is_file():
+        raise CourseError(f"{out} holds no results.jsonl: it is what labkit grade writes.")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def adjusted(out: Path) -> list[dict]:
+    """The verdicts with points as set by hand, where they were; such a row has the reason under `why`."""
+    by_hand = {(one["student"], one["exercise"]): one for one in overrides(out)}
+    rows = results(out)
+    for row in rows:
+        if one := by_hand.get((row["student"], row["exercise"])):
+            row |= {"points": one["points"], "why": one["why"]}
+    return rows
+
+
+def overrides(out: Path) -> list[dict]:
+    """What was set by hand: student, exercise, points, why, when; of one exercise the latest."""
+    path = out / "overrides.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+
+
+def override(out: Path, student: str, exercise: str, points: float, why: str) -> dict:
+    """Set the points of one exercise of one student by hand; returns the row as it stands then.
+
+    CourseError: no such student or exercise, points that it cannot have, or no reason.
+    """
+    rows = {(row["student"], row["exercise"]): row for row in results(out)}
+    row = rows.get((student, exercise))
+    if row is None:
+        students = sorted({name for name, _ in rows})
+        what = f"exercise {exercise!r}" if student in students else f"student {student!r}"
+        raise CourseError(f"{out} has no {what}.")
+    if not 0 <= points <= row["max_points"]:
+        raise CourseError(f"Exercise {exercise} has 0 to {row['max_points']} points, not {points:g}.")
+    if not why.strip():
+        raise CourseError("Points set by hand need a reason: --why TEXT.")
+    points = int(points) if points == int(points) else points
+    when = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    one = {"student": student, "exercise": exercise, "points": points, "why": why.strip(), "when": when}
+    others = [each for each in overrides(out) if (each["student"], each["exercise"]) != (student, exercise)]
+    whole(out / "overrides.json", json.dumps([*others, one], indent=1, ensure_ascii=False) + "\n")
+    return row | {"points": points, "why": one["why"]}
+
+
+def totals(rows: Sequence[dict]) -> dict[str, float]:
+    """Each student's points, in the order of their names."""
+    found: dict[str, float] = {}
+    for row in rows:
+        found[row["student"]] = found.get(row["student"], 0) + row["points"]
+    return dict(sorted(found.items()))
+
+
+def most(rows: Sequence[dict]) -> int:
+    """The points that there are to be had."""
+    return sum({row["exercise"]: row["max_points"] for row in rows}.values())
+
+
+def as_csv(rows: Sequence[dict]) -> str:
+    """grades.csv: a line a student, a column an exercise, in the lesson's order."""
+    numbers = list(dict.fromkeys(row["exercise"] for row in rows))
+    points = {(row["student"], row["exercise"]): row["points"] for row in rows}
+    lines = [["student", *numbers, "points", "max_points"]]
+    for student, total in totals(rows).items():
+        lines.append([harmless(student), *(points[student, number] for number in numbers), total, most(rows)])
+    return lined(lines)
+
+
+def lined(lines: Sequence[Sequence]) -> str:
+    """Rows as CSV."""
+    made = io.StringIO()
+    csv.writer(made, lineterminator="\n").writerows(lines)
+    return made.getvalue()
+
+
+def harmless(text: str) -> str:
+    """A text that no spreadsheet takes for a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)

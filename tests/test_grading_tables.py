@@ -1,0 +1,150 @@
+"""Grades from verdicts and from what was set by hand, for people and for grade books."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from labkit.course import CourseError
+from labkit.grading import gradebook, roster, tables
+
+
+def row(student, exercise, points, status="ok"):
+    both = {"student": student, "exercise": exercise, "status": status, "points": points}
+    return both | {"max_points": 3, "seconds": 0.1, "message": "all right", "inside": False}
+
+
+@pytest.fixture
+def graded(tmp_path):
+    """A graded class of two, one with a name that a spreadsheet would obey."""
+    rows = [row("ann", "1.1", 3), row("ann", "1.2", 0, "wrong")]
+    rows += [row("=bob", "1.1", 0, "missing"), row("=bob", "1.2", 3)]
+    tables.write(rows, "Lesson 01", tmp_path)
+    (tmp_path / "run.json").write_text('{"lesson": "01_lr_warmup"}')
+    return tmp_path
+
+
+def grades(graded):
+    return (graded / "grades.csv").read_text()
+
+
+def test_grades_are_a_line_a_student_by_name(graded):
+    assert grades(graded) == "student,1.1,1.2,points,max_points\n'=bob,0,3,3,6\nann,3,0,3,6\n"
+
+
+def test_points_set_by_hand_are_kept_apart_and_survive_a_regrade(graded):
+    verdicts = (graded / "results.jsonl").read_text()
+    tables.override(graded, "ann", "1.2", 2, "The idea is right.")
+    tables.override(graded, "ann", "1.2", 2.5, "The idea is right, and so is half of the rest.")
+    tables.refresh("Lesson 01", graded)
+    assert "ann,3,2.5,5.5,6" in grades(graded)
+    assert (graded / "results.jsonl").read_text() == verdicts
+    assert "The idea is right, and so is half" in (graded / "feedback" / "ann.html").read_text()
+    tables.write(tables.results(graded), "Lesson 01", graded)  # as a regrade does
+    assert "ann,3,2.5,5.5,6" in grades(graded)
+    [kept] = tables.overrides(graded)
+    assert set(kept) == {"student", "exercise", "points", "why", "when"}
+
+
+@pytest.mark.parametrize(
+    ("student", "exercise", "points", "why", "said"),
+    [
+        ("eve", "1.1", 1, "x", "has no student 'eve'"),
+        ("ann", "9.9", 1, "x", "has no exercise '9.9'"),
+        ("ann", "1.1", 4, "x", "has 0 to 3 points, not 4"),
+        ("ann", "1.1", -1, "x", "has 0 to 3 points, not -1"),
+        ("ann", "1.1", float("nan"), "x", "has 0 to 3 points, not nan"),
+        ("ann", "1.1", 1, "  ", "need a reason"),
+    ],
+)
+def test_what_cannot_be_set_gets_a_sentence_and_changes_nothing(graded, student, exercise, points, why, said):
+    with pytest.raises(CourseError, match=said):
+        tables.override(graded, student, exercise, points, why)
+    assert tables.overrides(graded) == []
+
+
+def test_a_folder_that_was_not_graded_gets_a_sentence(tmp_path):
+    with pytest.raises(CourseError, match="holds no results.jsonl: it is what labkit grade writes"):
+        tables.results(tmp_path)
+
+
+# ---- grade books ----------------------------------------------------------------------------------------------------
+
+CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section
+    Points Possible,,,,
+"Lovelace, Ann",17,s17,ann,One
+"Builder, Bob",18,s18,=bob,One
+"Nobody, Nil",19,s19,nil,One
+"""
+MOODLE = "Identifier,Full name,Email address\nParticipant 1,Ann Lovelace,ann\nParticipant 2,Bob Builder,=bob\n"
+
+
+def students(tmp_path, text):
+    path = tmp_path / "roster.csv"
+    path.write_text(text)
+    return roster.load(path)
+
+
+def exported(graded, form, **more):
+    [path] = gradebook.export(graded, form, graded / "book.csv", "Lesson 01", **more)
+    return list(csv.reader(io.StringIO(path.read_text())))
+
+
+def test_canvas_gets_its_own_columns_its_row_of_maxima_and_those_who_were_graded(graded):
+    known = students(graded, CANVAS)
+    by_login = roster.Roster(tuple(roster.Student(id=one.row["sis login id"], row=one.row) for one in known.students))
+    lines = exported(graded, "canvas", roster=by_login)
+    assert lines[0] == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "Lesson 01"]
+    assert lines[1] == ["    Points Possible", "", "", "", "", "6"]
+    assert lines[2] == ["Lovelace, Ann", "17", "s17", "ann", "One", "3"]
+    assert lines[3:] == [["Builder, Bob", "18", "s18", "=bob", "One", "3"]]
+
+
+def test_moodle_gets_identifier_name_and_grade(graded):
+    known = students(graded, MOODLE)
+    by_mail = roster.Roster(tuple(roster.Student(id=one.row["email address"], row=one.row) for one in known.students))
+    lines = exported(graded, "moodle", roster=by_mail)
+    assert lines[0] == ["Identifier", "Full name", "Email address", "Lesson 01"]
+    assert lines[1] == ["Participant 1", "Ann Lovelace", "ann", "3"]
+
+
+def test_gradescope_gets_a_file_for_each_student(graded):
+    tables.override(graded, "ann", "1.2", 1, "A good start.")
+    paths = gradebook.export(graded, "gradescope", graded / "scope", "Lesson 01")
+    assert sorted(path.parent.name for path in paths) == ["=bob", "ann"]
+    found = json.loads((graded / "scope" / "ann" / "results.json").read_text())
+    assert [(test["score"], test["max_score"]) for test in found["tests"]] == [(3, 3), (1, 3)]
+    assert "A good start." in found["tests"][1]["output"]
+
+
+def test_a_plain_table_is_grades_csv(graded):
+    gradebook.export(graded, "csv", graded / "book.csv", "Lesson 01")
+    assert (graded / "book.csv").read_text() == grades(graded)
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "said"),
+    [
+        ("excel", None, "There is no form 'excel': csv, canvas, moodle, gradescope."),
+        ("canvas", None, "Canvas knows its students by its own columns: give its export with --roster."),
+        ("moodle", "username\nann\n=bob\n", "The roster has none of Moodle's columns"),
+        ("canvas", "ID,Student\nann,Ann\n", "The roster has no =bob."),
+    ],
+)
+def test_a_table_that_cannot_be_made_gets_a_sentence(graded, form, text, said):
+    known = students(graded, text) if text else None
+    with pytest.raises(CourseError, match=said):
+        gradebook.export(graded, form, graded / "book.csv", "Lesson 01", roster=known)
+    assert not (graded / "book.csv").exists()
+
+
+def test_the_commands_say_what_they_did(labkit, graded):
+    code, out, _ = labkit("override", "ann", "1.2", "2", "--why", "Right idea.", "--out", graded)
+    assert (code, out) == (0, "ann, exercise 1.2: 2 of 3 points.\n")
+    assert "ann,3,2,5,6" in grades(graded)
+    code, out, _ = labkit("export", graded, "--to", "csv", "--file", graded / "book.csv")
+    assert (code, out) == (0, f"wrote {graded / 'book.csv'}\n")
+    code, out, error = labkit("override", "eve", "1.2", "2", "--why", "x", "--out", graded)
+    assert (code, out) == (2, "")
+    assert "has no student 'eve'" in error
