@@ -11,6 +11,7 @@ from labkit.architecture import count, parameters
 from labkit.checker import find, generator_for, verdict
 from labkit.checks import napkins, nb10, options
 from labkit.presets import preset
+from labkit.tape import Storage, Tape
 
 
 def mfu_by_rate(n_parameters, n_tokens, seconds, n_warmup, n_cards, peak_flops_per_s):
@@ -159,3 +160,11 @@ def test_the_figures_of_a_wrong_choice_are_true_and_a_line_is_given_only_where_t
                 fits, late = "does not fit" in said.split(". ")[0], "too late" in said.split(". ")[0]
                 alone = options.cheapest([option], *case[1:])
                 assert (fits or late) == (alone == "none")
+
+
+def test_what_others_have_left_behind_is_not_taken_for_the_answers_doing():
+    left = Tape()
+    left.leaves["x"] = Storage(left, "x", 1.0)  # a circle, which only the collector undoes, by a call
+    del left
+    assert napkins.calls_of(lambda: [[] for _ in range(100_000)], ("tape",)) == set()
+    assert napkins.calls_of(lambda: Tape().count("x", 1.0), ("tape",)) == {"tape"}

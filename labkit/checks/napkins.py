@@ -1,10 +1,12 @@
 """Exercise 10.3: the peak of a training step from sizes alone, held against live bytes."""
 
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from types import FrameType
+from typing import no_type_check
 
 import torch
 
@@ -77,17 +79,21 @@ def from_sizes(fn: Callable) -> str | None:
 def calls_of(call: Callable[[], object], modules: Sequence[str]) -> set[str]:
     """Which of labkit's modules ran anything during a call, by whatever name they were reached."""
     files = {str(Path(labkit.__file__).parent / f"{name}.py"): name for name in modules}
-    found, before = set(), sys.getprofile()
+    found, before, collecting = set(), sys.getprofile(), gc.isenabled()
 
+    @no_type_check  # it runs at every call there is
     def look(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and frame.f_code.co_filename in files:
             found.add(files[frame.f_code.co_filename])
 
+    gc.disable()  # finalizers of what others have left behind are calls as well, sometimes hundreds of thousands
     sys.setprofile(look)
     try:
         call()
     finally:
         sys.setprofile(before)
+        if collecting:
+            gc.enable()
     return found
 
 
