@@ -1,5 +1,6 @@
 """The checks of lesson 10 take right answers written another way, and their own answers are held to measurements."""
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,12 @@ from labkit.checker import find, generator_for, verdict
 from labkit.checks import napkins, nb10, options
 from labkit.presets import preset
 from labkit.tape import Storage, Tape
+
+
+@pytest.fixture(autouse=True)
+def swept():
+    """What thousands of other tests have left in this process is collected before, and not in an answer's time."""
+    gc.collect()
 
 
 def mfu_by_rate(n_parameters, n_tokens, seconds, n_warmup, n_cards, peak_flops_per_s):
