@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from labkit import build
 from labkit.judge import Exercise
 
 _STYLE = """
@@ -38,13 +39,12 @@ _INSIDE = "Some of this was measured in the notebook's own process."
 def write(rows: Sequence[Mapping], exercises: Sequence[Exercise], title: str, out: Path) -> None:
     """A page for each student under out/feedback, and out/class.html; rows: as of results.jsonl."""
     folder = out / "feedback"
-    folder.mkdir(parents=True, exist_ok=True)
     students: dict[str, list[Mapping]] = {}
     for row in rows:
         students.setdefault(row["student"], []).append(row)
     for student, mine in students.items():
-        (folder / f"{student}.html").write_text(student_page(student, mine, exercises, title), encoding="utf-8")
-    (out / "class.html").write_text(class_page(rows, exercises, title), encoding="utf-8")
+        build.write(folder / f"{student}.html", student_page(student, mine, exercises, title))
+    build.write(out / "class.html", class_page(rows, exercises, title))
 
 
 def student_page(student: str, rows: Sequence[Mapping], exercises: Sequence[Exercise], title: str) -> str:

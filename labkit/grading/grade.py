@@ -82,13 +82,13 @@ def grade(
     ours = [each for each, path in work.items() if regrade or not path.exists()]
     progress(len(folders) - len(ours))
     for each, found in _graded(ours, batch, min(jobs, len(ours))):
-        tables.whole(work[each], json.dumps(found, indent=1))
+        build.write(work[each], json.dumps(found, indent=1))
         progress(1)
     rows = [{"student": each.name, **row} for each in folders for row in json.loads(work[each].read_text())]
     absent = sorted(set(students) - {each.name for each in folders})
     nothing = [asdict(unrun(one, "missing", "Nothing was handed in.")) for one in batch.exercises]
     rows += [{"student": name, **row} for name in absent for row in nothing]
-    tables.whole(out / "run.json", _run(batch))
+    build.write(out / "run.json", _run(batch))
     tables.write(rows, f"Lesson {batch.release.lesson}", out)
     return rows
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from labkit import build
 from labkit.course import CourseError
 from labkit.grading import tables
 from labkit.grading.roster import Roster
@@ -28,7 +29,7 @@ def export(out: Path, form: str, to: Path, title: str, roster: Roster | None = N
     if form == "gradescope":
         return [_gradescope(student, rows, to) for student in tables.totals(rows)]
     text = tables.as_csv(rows) if form == "csv" else _table(rows, form, title, roster)
-    tables.whole(to, text)
+    build.write(to, text)
     return [to]
 
 
@@ -67,6 +68,5 @@ def _gradescope(student: str, rows: Sequence[dict], to: Path) -> Path:
         if row["student"] == student
     ]
     path = to / student / "results.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tables.whole(path, json.dumps({"tests": tests}, indent=1, ensure_ascii=False) + "\n")
+    build.write(path, json.dumps({"tests": tests}, indent=1, ensure_ascii=False) + "\n")
     return path

@@ -7,26 +7,25 @@ made of both, so a regrade changes the one and leaves the other.
 import csv
 import io
 import json
-import os
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from labkit import checks
+from labkit import build, checks
 from labkit.course import CourseError
 from labkit.grading import feedback
 
 
 def write(rows: Sequence[dict], title: str, out: Path) -> None:
     """Write the verdicts, and what is made of them."""
-    whole(out / "results.jsonl", "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
+    build.write(out / "results.jsonl", "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
     refresh(title, out)
 
 
 def refresh(title: str, out: Path) -> None:
     """Make grades.csv and the pages anew, of the verdicts and of what was set by hand."""
     rows = adjusted(out)
-    whole(out / "grades.csv", as_csv(rows))
+    build.write(out / "grades.csv", as_csv(rows))
     feedback.write(rows, checks.exercises(), title, out)
 
 
@@ -73,7 +72,7 @@ def override(out: Path, student: str, exercise: str, points: float, why: str) ->
     when = datetime.now(timezone.utc).isoformat(timespec="seconds")
     one = {"student": student, "exercise": exercise, "points": points, "why": why.strip(), "when": when}
     others = [each for each in overrides(out) if (each["student"], each["exercise"]) != (student, exercise)]
-    whole(out / "overrides.json", json.dumps([*others, one], indent=1, ensure_ascii=False) + "\n")
+    build.write(out / "overrides.json", json.dumps([*others, one], indent=1, ensure_ascii=False) + "\n")
     return row | {"points": points, "why": one["why"]}
 
 
@@ -110,10 +109,3 @@ def lined(lines: Sequence[Sequence]) -> str:
 def harmless(text: str) -> str:
     """A text that no spreadsheet takes for a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
-
-
-def whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
