@@ -53,7 +53,7 @@ class Session:
                 exec(source, self.namespace)
             except Exception as raised:
                 error = SimpleNamespace(type=type(raised).__name__, message=str(raised), line=1)
-            self.outcomes.append(SimpleNamespace(name=name, error=error))
+            self.outcomes.append(SimpleNamespace(name=name, error=error, output=b""))
             if self.over:
                 return
 
@@ -69,7 +69,7 @@ class Session:
 
     def call(self, name, payload, timeout_s):  # noqa: ARG002
         reply = harness.answer(self.namespace, name, payload)
-        return SimpleNamespace(status=self.over or "ok", payload=b"" if self.over else reply)
+        return SimpleNamespace(status=self.over or "ok", payload=b"" if self.over else reply, output=b"")
 
 
 class HereBox:
@@ -117,7 +117,7 @@ def test_a_cell_that_ends_the_process_costs_its_own_exercise(tmp_path):
 def test_a_cell_that_fails_before_it_defines_anything_is_told_so(tmp_path):
     read = answered(tmp_path / "ann", warmup_stable_decay=f"1 / 0\n{RIGHT_11}")
     [result, *_] = grade.results(read, BATCH, HereBox())
-    assert (result.status, result.points) == ("error", 0)
+    assert (result.status, result.points, result.line) == ("error", 0, 1)
     assert result.message == "The cell raised ZeroDivisionError: division by zero (line 1)"
 
 

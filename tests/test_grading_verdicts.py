@@ -1,6 +1,8 @@
 """Verdicts outside: right answers pass, wrong ones fail, forged replies gain nothing, and no hidden input is told."""
 
+import contextlib
 import importlib.util
+import io
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,16 +26,28 @@ class Reply:
 
     status: str
     payload: bytes = b""
+    output: bytes = b""
+
+
+@dataclass
+class Cell:
+    """As a session's outcome."""
+
+    name: str
+    output: bytes
 
 
 class Here:
     """Answers as a box would, from this process."""
 
     def __init__(self, **namespace):
-        self.namespace = namespace
+        self.namespace, self.outcomes = namespace, []
 
     def call(self, name, payload, timeout_s):  # noqa: ARG002 - nothing here takes long
-        return Reply("ok", harness.answer(self.namespace, name, payload))
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            payload = harness.answer(self.namespace, name, payload)
+        return Reply("ok", payload, printed.getvalue().encode())
 
 
 def wrong_answers(lesson):
@@ -103,8 +117,40 @@ def test_what_is_raised_is_told_with_its_line():
 
     found = judged(Here(double=raises), DOUBLE, seed=SEED)
     assert (found.status, found.points) == ("error", 0)
+    assert found.line == raises.__code__.co_firstlineno + 1
     assert found.message.startswith("raised KeyError (case 1 of 2)")
     assert 'return x / {}["scale"]' in found.message
+
+
+def test_what_was_printed_by_its_own_cell_and_in_cases_of_class_is_kept_and_no_hidden_input():
+    def prints(x):
+        print(f"given {float(x[0]):.6f}")
+        return 2 * x
+
+    session = Here(double=prints)
+    session.outcomes = [Cell("cell 4", b"of another\n"), Cell("cell 5", "of its own \u00fc\n".encode())]
+    found = judged(session, DOUBLE, seed=SEED, cell="cell 5")
+    public = "".join(f"given {float(x[0]):.6f}\n" for (x,) in DOUBLE.cases(generator_for(DOUBLE, 0)))
+    assert (found.status, found.line, found.printed) == ("ok", 0, f"of its own \u00fc\n{public}")
+    session.outcomes = [Cell("cell 5", b"\xff" * 9000)]
+    assert judged(session, DOUBLE, seed=SEED, cell="cell 5").printed == "\ufffd" * 2000
+
+
+def test_of_what_a_hidden_case_raises_there_is_no_line():
+    known = [case[0] for case in DOUBLE.cases(generator_for(DOUBLE, 0))]
+
+    def raises(x):
+        return 2 * x if any(torch.equal(x, each) for each in known) else x / {}["scale"]
+
+    found = judged(Here(double=raises), DOUBLE, seed=SEED)
+    assert (found.status, found.line) == ("error", 0)
+
+
+@pytest.mark.parametrize("line", ["line 4", "line 4: x", "line \u00b2", "line 9999999", 3, None, "4", "line -4"])
+def test_a_line_is_a_plain_number_or_none(line):
+    payload = encode({"raised": {"type": "E", "said": "", "line": line, "stub": False}})
+    found = judged(Forging(payload), DOUBLE, seed=SEED)
+    assert found.line == (4 if line in ("line 4", "line 4: x") else 0)
 
 
 def test_answers_looked_up_from_the_cases_of_class_fail_and_the_hidden_case_is_not_told():
@@ -159,7 +205,7 @@ class Forging:
     """A box whose process answers every request with bytes of its own."""
 
     def __init__(self, payload, status="ok"):
-        self.reply = Reply(status, payload)
+        self.reply, self.outcomes = Reply(status, payload), []
 
     def call(self, name, payload, timeout_s):
         if decode(payload)["do"] == "look":

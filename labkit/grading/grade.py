@@ -213,16 +213,16 @@ class _Student:
 
     def _judged(self, one: Exercise, session: Any) -> Result:
         """The verdict; where the name is missing because its cell failed, that is the message."""
+        own = f"cell {self._index(one)}"
         try:
-            result = judged(session, one, seed=self._batch.seed)
+            result = judged(session, one, seed=self._batch.seed, cell=own)
         except Exception as error:  # a fault of ours must not cost the batch, nor pass for the student's
             return unrun(one, "ungraded", f"The grader failed: {describe_error(error)}")
-        own = f"cell {self._index(one)}"
         failed = next((each for each in session.outcomes if each.name == own and each.error), None)
         if result.status != "missing" or not failed:
             return result
         told = f"The cell raised {failed.error.type}: {failed.error.message[:300]} (line {failed.error.line})"
-        return replace(result, status="error", message=told)
+        return replace(result, status="error", message=told, line=failed.error.line)
 
 
 def _run(batch: Batch) -> str:

@@ -6,9 +6,11 @@ says of *how* an answer came about was measured in the learner's own process, an
 """
 
 import inspect
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -21,6 +23,7 @@ from labkit.grading.wire import WireError, decode, encode
 from labkit.judge import Exercise, Verdict, generator_for, verdict
 
 PUBLIC_SEED = 0  # that of `check` in class
+_MOST_PRINTED = 2000  # characters, of at most four bytes each
 _STORY = "Traceback (most recent call last):"
 _STATUSES = {"passed": "ok", "failed": "wrong", "not attempted": "not-attempted"}
 
@@ -29,8 +32,10 @@ _STATUSES = {"passed": "ok", "failed": "wrong", "not attempted": "not-attempted"
 class Answering(Protocol):
     """What answers calls of a learner's functions: a `labkit.grading.session.Session`."""
 
+    outcomes: list
+
     def call(self, name: str, payload: bytes, timeout_s: float) -> object:
-        """An answer with a status and, where that is ok, a payload."""
+        """An answer with a status, an output and, where the status is ok, a payload."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +43,8 @@ class Result:
     """One exercise of one student. message: what the student may read, no hidden input in it.
 
     status: ok, wrong, error, timeout, memory, died, output-limit, missing or not-attempted. inside: whether some of it
-    was measured in the learner's own process.
+    was measured in the learner's own process. line: of the learner's cell, where something was raised; 0 for none.
+    printed: by the learner's own cell and by the calls of class, at most 2000 characters; of private calls nothing.
     """
 
     exercise: str
@@ -48,6 +54,8 @@ class Result:
     seconds: float
     message: str
     inside: bool = False
+    line: int = 0
+    printed: str = ""
 
 
 class BoxError(Exception):
@@ -55,12 +63,16 @@ class BoxError(Exception):
 
 
 class _Asked:
-    """A function in the box, as one that can be called here; remembers how the last call of it ended, and why."""
+    """A function in the box, as one that can be called here.
+
+    ended: the status that a call of it ended with, where that was not ok; line: of the learner's, where that raised.
+    printed: the output of all calls.
+    """
 
     def __init__(self, session: Answering, exercise: Exercise, time_limit_s: float) -> None:
         self.__name__ = exercise.name
         self._session, self._name, self._left_s = session, exercise.name, time_limit_s
-        self.ended = ""
+        self.ended, self.line, self.printed = "", 0, bytearray()
         self.kind, self.callable = "", False
 
     def look(self) -> None:
@@ -75,6 +87,7 @@ class _Asked:
         began_s = time.monotonic()
         found = self._session.call(self._name, encode(request), max(self._left_s, 0.1))
         self._left_s -= time.monotonic() - began_s
+        self.printed += found.output[: 4 * _MOST_PRINTED - len(self.printed)]
         if found.status != "ok":
             self.ended = found.status
             raise BoxError(f"The box ended with: {found.status}.")
@@ -86,7 +99,7 @@ class _Asked:
             self.ended = "error"
             raise BoxError(f"What came back cannot be read. {error}") from None
         if "raised" in reply:
-            self.ended = "error"
+            self.ended, self.line = "error", _line(reply["raised"])
             raise _raised(reply["raised"])
         return reply
 
@@ -125,6 +138,13 @@ def _raised(told: object) -> Exception:
     return type(name, (Exception,), {})(said + story)
 
 
+def _line(told: object) -> int:
+    """The number of the learner's line in what a reply tells of an exception, 0 where there is none."""
+    said = str(told.get("line", "")) if isinstance(told, dict) else ""
+    found = re.match(r"line ([0-9]{1,6})(?![0-9])", said)
+    return int(found[1]) if found else 0
+
+
 def _put_back(mine: object, after: object) -> None:
     """Make an argument what the boxed function left of it."""
     if isinstance(mine, Tensor) and isinstance(after, Tensor):
@@ -139,29 +159,33 @@ def _put_back(mine: object, after: object) -> None:
         mine.update(after)
 
 
-def judged(session: Answering, exercise: Exercise, *, seed: int, time_limit_s: float = 30.0) -> Result:
+def judged(session: Answering, exercise: Exercise, *, seed: int, time_limit_s: float = 30.0, cell: str = "") -> Result:
     """The result of one exercise: the cases of class first, then those of the private seed.
 
-    A case of class that fails is told in full; of another one only that there is one.
+    A case of class that fails is told in full; of another one only that there is one. cell: the name under which the
+    session has run the learner's own cell, whose output is part of the result.
     """
     began_s = time.monotonic()
     inside = not _is_plain(exercise)
+    outputs = [one.output for one in session.outcomes if one.name == cell]
 
-    def result(status: str, message: str) -> Result:
-        points = exercise.points if status == "ok" else 0
+    def result(status: str, message: str, line: int = 0) -> Result:
+        printed = b"".join(outputs)[: 4 * _MOST_PRINTED].decode(errors="replace")[:_MOST_PRINTED]
+        told = {"points": exercise.points if status == "ok" else 0, "max_points": exercise.points, "inside": inside}
+        told |= {"message": message, "line": line if status == "error" else 0, "printed": printed}
         seconds = round(time.monotonic() - began_s, 3)
-        both = {"exercise": exercise.number, "max_points": exercise.points, "inside": inside}
-        return Result(status=status, points=points, seconds=seconds, message=message, **both)
+        return Result(exercise=exercise.number, status=status, seconds=seconds, **told)
 
     part = sliced(exercise) if inside else None
     for private in (False, True):
         fn = _Asked(session, exercise, time_limit_s)
+        outputs += [] if private else [fn.printed]
         try:
             fn.look()
             if part and fn.callable:
                 fn.ask({"do": "load", "modules": part.modules})
         except Exception as error:  # of the box, or of a name that only the learner's code knows
-            return result(fn.ended or "error", describe_error(error))
+            return result(fn.ended or "error", describe_error(error), 0 if private else fn.line)
         if not fn.callable:
             return result("missing", f"{exercise.name} {'is not defined' if fn.kind == 'None' else f'is {fn.kind}'}.")
         found = _verdict(fn, exercise, part, seed if private else PUBLIC_SEED, time_limit_s)
@@ -169,7 +193,7 @@ def judged(session: Answering, exercise: Exercise, *, seed: int, time_limit_s: f
         if status != "ok":
             status = fn.ended if status == "wrong" and fn.ended else status
             hidden = "right on the cases of class, and not on others of the same kind"
-            return result(status, hidden if private else found.message)
+            return result(status, *((hidden,) if private else (found.message, fn.line)))
     return result("ok", found.message)
 
 
@@ -182,6 +206,7 @@ def _verdict(fn: _Asked, exercise: Exercise, part: Slice | None, seed: int, time
     return verdict(fn, asked, generator=generator, time_limit_s=time_limit_s)
 
 
+@cache
 def _is_plain(exercise: Exercise) -> bool:
     """Whether all that an exercise hands in and looks at can cross the wire."""
     if exercise.drive or exercise.mechanism:
