@@ -3,6 +3,7 @@
 import json
 import math
 import pickle
+import time
 from contextlib import suppress
 
 import numpy as np
@@ -180,3 +181,28 @@ def test_a_message_with_a_changed_byte_is_a_value_or_a_wire_error(data):
 def test_a_million_numbers_cross_both_ways_in_no_time():
     tensor = torch.rand(1_000_000)
     assert torch.equal(decode(encode(tensor)), tensor)
+
+
+M61 = 2**61 - 1  # Python's hash of a whole number is its rest by this
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        message({"set": [k * M61 for k in range(1, 30_000)]}),
+        message({"dict": [[{"complex": [-1000003 * k, k]}, 0] for k in range(30_000)]}),
+        message({"tuple": [{"set": [k * M61 for k in range(1 + 1000 * n, 1000 + 1000 * n)]} for n in range(30)]}),
+        (30_000_002).to_bytes(8, "big") + b"[" + b"[]," * 10_000_000 + b"0]"[:1],
+    ],
+    ids=["numbers of one hash", "complex numbers of one hash", "many sets", "lists without number"],
+)
+def test_a_message_that_would_keep_the_grader_busy_is_refused_at_once(forged):
+    began_s = time.process_time()
+    with pytest.raises(WireError):
+        decode(forged)
+    assert time.process_time() - began_s < 1.0
+
+
+def test_large_sets_and_dictionaries_of_usual_keys_come_through():
+    value = [dict.fromkeys(range(30_000)), {str(n) for n in range(30_000)}, {(n, 1): 0.5 for n in range(1_000)}]
+    assert decode(encode(value)) == value

@@ -22,6 +22,8 @@ _DTYPES += ("complex64", "complex128")
 _NUMPY = {np.dtype(name): name for name in _DTYPES if name != "bfloat16"}
 _TORCH = {getattr(torch, name): name for name in _DTYPES}
 _DEEPEST, _MOST_DIGITS, _MOST_NODES = 40, 4000, 1_000_000
+_MOST_SEPARATORS = 4 * _MOST_NODES  # as many as encode writes at most, but for tensors alone and text full of commas
+_MOST_ODD_KEYS = 2_000  # a stranger can choose these so that all have one hash, and a set then takes quadratic time
 
 
 class WireError(ValueError):
@@ -111,7 +113,10 @@ def decode(message: bytes) -> object:
     """The value that a message holds. WireError: anything that `encode` would not have written."""
     try:
         n_tree = int.from_bytes(message[:8], "big")
-        tree = json.loads(message[8 : 8 + n_tree])
+        text = message[8 : 8 + n_tree]
+        if text.count(b",") + text.count(b"[") + text.count(b"{") > _MOST_SEPARATORS:
+            raise WireError("The message has too many parts.")
+        tree = json.loads(text)
         reader = _Reader(message, 8 + n_tree)
         value = reader.of(tree, 0)
     except WireError:
@@ -127,7 +132,7 @@ class _Reader:
     """Makes a value of a JSON tree; arrays take their bytes one after another, from `place` on."""
 
     def __init__(self, message: bytes, place: int) -> None:
-        self._message, self.place = message, place
+        self._message, self.place, self._n_odd_keys = message, place, 0
 
     @no_type_check  # as above
     def of(self, tree: object, depth: int) -> object:
@@ -177,13 +182,22 @@ class _Reader:
         return tuple(self.of(inside, depth))
 
     def _set_of(self, inside: list, depth: int) -> set:
-        return set(self.of(inside, depth))
+        return set(self._as_keys(self.of(inside, depth)))
+
+    def _as_keys(self, items: list) -> list:
+        """The items, if not too many of them are of a kind whose hashes can be chosen."""
+        self._n_odd_keys += sum(type(item) is not str and not _is_small(item) for item in items)
+        if self._n_odd_keys > _MOST_ODD_KEYS:
+            raise WireError(f"The message has more than {_MOST_ODD_KEYS:,} keys that are no text or usual number.")
+        return items
 
     def _range_of(self, inside: list, depth: int) -> range:
         return range(*self.of(inside, depth))
 
     def _dict_of(self, inside: list, depth: int) -> dict:
-        return dict(self.of(inside, depth))
+        pairs = self.of(inside, depth)
+        self._as_keys([key for key, _ in pairs])
+        return dict(pairs)
 
     def _complex_of(self, inside: list, _depth: int) -> complex:
         return complex(*map(float, inside))
@@ -199,6 +213,11 @@ class _Reader:
 
     def _odd_of(self, inside: str, _depth: int) -> Odd:
         return Odd("".join(sign for sign in str(inside)[:200] if sign.isprintable()))
+
+
+def _is_small(item: object) -> bool:
+    """Whether an item is a number of 64 bits, None or a bool: few of them share a hash."""
+    return type(item) in (bool, float, type(None)) or type(item) is int and -(2**61) < item < 2**61
 
 
 _KINDS = {"tensor", "array", "number", "tuple", "set", "range", "dict", "complex", "dtype", "bytes", "odd"}
