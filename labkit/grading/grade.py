@@ -24,7 +24,7 @@ from labkit import build, checks, hardware
 from labkit.course import CourseError
 from labkit.describe import describe_error
 from labkit.grading import release, submission, tables
-from labkit.grading.box import Box, Trusted
+from labkit.grading.box import Box, Limits, Trusted
 from labkit.grading.cells import needed
 from labkit.grading.notebook import MAX_BYTES
 from labkit.grading.release import Release
@@ -43,6 +43,7 @@ class Batch:
     release: Release
     seed: int
     trusted: bool = False
+    limits: Limits = Limits()
 
     @property
     def exercises(self) -> list[Exercise]:
@@ -98,7 +99,7 @@ def _key(folder: Path, batch: Batch) -> str:
     paths = submission.notebooks(folder)[: submission.MAX_NOTEBOOKS]
     files = [(path.name, _sha256(path)) for path in paths]
     code = [path.read_text(encoding="utf-8") for path in sorted(Path(labkit.__file__).parent.rglob("*.py"))]
-    return build.digest([folder.name, files, batch.release.sha256, batch.seed, batch.trusted, build.digest(code)])[:40]
+    return build.digest([folder.name, files, batch.release.sha256, batch.seed, batch.trusted, asdict(batch.limits), build.digest(code)])[:40]
 
 
 def _sha256(path: Path) -> str:
@@ -126,7 +127,7 @@ _job: dict = {}
 def _open(batch: Batch) -> None:
     """In a job: open its box, and end with the grader, however that ends."""
     threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
-    _job.update(batch=batch, box=(Trusted if batch.trusted else Box)())
+    _job.update(batch=batch, box=(Trusted if batch.trusted else Box)(batch.limits))
 
 
 def _end_with(grader: multiprocessing.process.BaseProcess) -> None:
@@ -215,7 +216,7 @@ class _Student:
         """The verdict; where the name is missing because its cell failed, that is the message."""
         own = f"cell {self._index(one)}"
         try:
-            result = judged(session, one, seed=self._batch.seed, cell=own)
+            result = judged(session, one, seed=self._batch.seed, time_limit_s=self._batch.limits.calls_s, cell=own)
         except Exception as error:  # a fault of ours must not cost the batch, nor pass for the student's
             return unrun(one, "ungraded", f"The grader failed: {describe_error(error)}")
         failed = next((each for each in session.outcomes if each.name == own and each.error), None)
