@@ -308,6 +308,6 @@ def test_the_manifest_names_the_data_that_were_loaded(monkeypatch):
 
     data.Split(name="toy-train", inputs=torch.zeros(1), targets=torch.zeros(1, dtype=torch.int64), classes=("a",),
                sha256="abc")  # fmt: skip
-    monkeypatch.setattr(repro, "_git", lambda *_: None)
+    monkeypatch.setattr(repro.manifests, "git", lambda *_: None)
     path = recording.write("02_toy", [], 1.25)
     assert json.loads(path.read_text())["manifest"]["data"]["toy-train"] == "abc"

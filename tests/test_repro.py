@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from labkit import course, repro
+from labkit import course, hardware, repro
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_recording_comes_back_as_it_was_written():
     assert recording.results == {"loss": [1.0, 0.5]}
     assert recording.manifest["seeds"] == [3]
     assert recording.date == recording.manifest["date"][:10]
-    assert path.parent.name == repro.hardware.machine().slug
+    assert path.parent.name == hardware.machine().slug
     assert [file.name for file in path.parent.iterdir()] == ["01_lr_warmup.json"]
     assert repro.recordings("02_progressive_resizing") == []
 
