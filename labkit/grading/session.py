@@ -27,8 +27,9 @@ _HELLO, _RUN, _CALL, _ERROR = b"h", b"r", b"c", b"e"  # as in labkit.grading.cel
 class Limits:
     """What one session may take. disk_bytes: all its files together, which are memory; message_bytes: one answer.
 
-    cell_s: one cell; calls_s: all calls for one exercise; total_s: all cells and calls together. memory_bytes: all processes together, without files, and
-    what one of them may map beyond what the warm parent has mapped. output_bytes: of one cell or call.
+    cell_s: one cell; calls_s: all calls for one exercise; total_s: all cells and calls together. memory_bytes: all
+    processes together, without files, and what one of them may map beyond what the warm parent has mapped.
+    output_bytes: of one cell or call.
     """
 
     cell_s: float = 60.0
