@@ -20,6 +20,7 @@ from labkit.compare import Finding, Tolerance, Unfit, changed, close, fit, leave
 from labkit.deadline import DeadlineExceeded, checked, within
 from labkit.describe import call_text, describe, describe_error, learner_line, parameters
 from labkit.repro import budget
+from labkit.timing import Timing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +31,11 @@ class Exercise:
     compare: called with (got, expected); None where the answer is right, otherwise the likely cause.
     mechanism: called with the function once its results are right; None, or what is wrong with *how* it gets them.
     bar: as mechanism, for speed or memory against a baseline timed in the same run; not judged under a smoke budget.
+    timing: the bar, as a grader measures it from outside.
     mistakes: (cause, function) pairs; the cause is named where the function gives what the learner's gave.
     drive: how a class (or a function that returns one) is used: drive(fn, *case) -> the result that is compared.
+    find: where a drive gives more than a message should show: find(got, expected, *case) of what it gave for the
+        learner's function and for the reference -> what is compared and shown, such as a Finding; without mistakes.
     tell: called with a case, gives labelled lines for a learner to make it again, where its call alone does not tell.
     may_change: names of parameters that the function is meant to change in place.
     strict_dtype: whether float64 for float32 is wrong; float for int always is.
@@ -44,10 +48,12 @@ class Exercise:
     compare: Callable[[object, object], str | None]
     mechanism: Callable[[Callable], str | None] | None = None
     bar: Callable[[Callable], str | None] | None = None
+    timing: Timing | None = None
     points: int = 1
     hints: tuple[str, ...] = ()
     mistakes: tuple[tuple[str, Callable], ...] = ()
     drive: Callable | None = None
+    find: Callable | None = None
     tell: Callable[..., dict[str, str]] | None = None
     may_change: tuple[str, ...] = ()
     strict_dtype: bool = False
@@ -84,6 +90,7 @@ class _NotAttempted(Exception):
 
 
 _BAR_LIMIT_S = 120.0
+_INCOMPARABLE = "gave what cannot be compared:"
 _NOT_ATTEMPTED = "not attempted yet\nReplace each line that raises NotImplementedError with your own."
 
 
@@ -142,7 +149,7 @@ def verdict(fn: Callable, exercise: Exercise, *, generator: torch.Generator, tim
             draws = [_draw(exercise, generator, state) for _ in range(3)]
             n_cases = len(draws[0])
             for i, case in enumerate(zip(*draws, strict=True)):
-                again = partial(_redraw, exercise, generator, state, i)
+                again = lambda i=i: _draw(exercise, generator, state)[i]
                 _judge_case(fn, exercise, clock, case, f"case {i + 1} of {n_cases}", again)
             ways = _judge_ways(fn, exercise, clock)
         except _NotAttempted:
@@ -167,11 +174,6 @@ def _draw(exercise: Exercise, generator: torch.Generator, state: torch.Tensor) -
     return [tuple(case) for case in exercise.cases(generator)]
 
 
-def _redraw(exercise: Exercise, generator: torch.Generator, state: torch.Tensor, i: int) -> tuple:
-    """Case i once more."""
-    return _draw(exercise, generator, state)[i]
-
-
 def _judge_case(fn: Callable, exercise: Exercise, clock: _Clock, case: tuple, label: str, again: Callable) -> None:
     """Raise _Wrong unless fn answers one case, given as (for the reference, for the learner, untouched)."""
     trusted, given, untouched = case
@@ -185,7 +187,7 @@ def _judge_case(fn: Callable, exercise: Exercise, clock: _Clock, case: tuple, la
             got = clock.run(lambda: exercise.run(fn, given))
             settle()  # it may have left torch on another device or dtype, in which nothing could be compared
             _unchanged(exercise, given, untouched)
-            _right(got, expected, exercise, clock, again)
+            _right(*_found(got, expected, exercise, clock, untouched), exercise, clock, again)
     except _Wrong as wrong:
         raise _Wrong(f"{wrong.headline} ({label})", **asked, **wrong.lines) from None
 
@@ -224,13 +226,21 @@ def _unchanged(exercise: Exercise, given: tuple, untouched: tuple) -> None:
             raise _Wrong(f"changes its input {name}", **told, likely=cause)
 
 
+def _found(got: object, expected: object, exercise: Exercise, clock: _Clock, case: tuple) -> tuple[object, object]:
+    """What is compared, of what fn and the reference gave."""
+    if not exercise.find:
+        return got, expected
+    found = clock.run(lambda: exercise.find(got, expected, *case), _INCOMPARABLE)
+    return found, exercise.find(expected, expected, *case)
+
+
 def _right(got: object, expected: object, exercise: Exercise, clock: _Clock, again: Callable) -> None:
     """Raise _Wrong unless `got` is the answer."""
     try:
         fitted = fit(got, expected, strict_dtype=exercise.strict_dtype)
     except Unfit as unfit:
         raise _Wrong(unfit.what, returned=describe(got), expected=describe(expected), likely=unfit.cause) from None
-    cause = clock.run(lambda: exercise.compare(fitted, expected), "gave what cannot be compared:")
+    cause = clock.run(lambda: exercise.compare(fitted, expected), _INCOMPARABLE)
     if cause is not None:
         cause = _known_mistake(fitted, exercise, again) or cause
         raise _Wrong("wrong result", **_differences(fitted, expected, exercise.compare), likely=cause)

@@ -9,7 +9,7 @@ from labkit.grading.slices import sliced
 
 EXERCISES = exercises()
 # Their drive or mechanism runs the reference itself to compare with it: to be graded, it has to give values instead.
-COMPARE_INSIDE = {"4.3", "5.4", "12.4", "14.2", "14.3", "14.4"}
+COMPARE_INSIDE = {"12.4", "14.2", "14.3", "14.4"}
 each_gradable = pytest.mark.parametrize(
     "exercise", [each for each in EXERCISES if each.number not in COMPARE_INSIDE], ids=lambda each: each.number
 )

@@ -7,7 +7,7 @@ import torch
 
 from labkit.checker import Exercise, exact
 from labkit.checks.guard import NanGuard, drive_guard, guard_cases, guard_faults, waits_for_old_work_only
-from labkit.checks.waitless import drive_loop, is_faster, loop_cases, loop_faults, quick_loop, waits_seldom
+from labkit.checks.waitless import drive_loop, is_faster, loop_cases, loop_faults, loop_found, quick_loop, waits_seldom
 
 # ---- 4.1: does a call wait? -----------------------------------------------------------------------------------------
 
@@ -158,6 +158,7 @@ EXERCISES = (
         reference=quick_loop,
         compare=loop_faults,
         drive=drive_loop,
+        find=loop_found,
         mechanism=waits_seldom,
         bar=is_faster,
         points=5,

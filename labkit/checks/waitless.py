@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from labkit.checks.guard import Watched
+from labkit.compare import Finding
 from labkit.describe import kind_of
 from labkit.device_thread import Handle, open_thread
 
@@ -77,13 +78,13 @@ def _batches(seed: int, n: int, width: int, size: int) -> list[tuple[Tensor, Ten
     return [(torch.randn(size, width, generator=rng), torch.randint(0, 10, (size,), generator=rng)) for _ in range(n)]
 
 
-RIGHT = "as it should"
+RIGHT = Finding("as it should")
 
 
-def drive_loop(fn: Callable, seed: int, n_batches: int, every: int, spoilt: int | None) -> str:
-    """What is wrong with what a loop returns and leaves in the weights.
+def drive_loop(fn: Callable, seed: int, n_batches: int, every: int, spoilt: int | None) -> dict:
+    """What a loop returns and leaves in the weights, as plain numbers; or what is wrong with the form of it.
 
-    spoilt: the batch (from 0) whose first number is NaN; the loop must then raise.
+    spoilt: the batch (from 0) whose first number is NaN; then what the loop raised, and after how many steps.
     """
     batches = _batches(seed, n_batches, 16, 8)
     if spoilt is not None:
@@ -94,47 +95,37 @@ def drive_loop(fn: Callable, seed: int, n_batches: int, every: int, spoilt: int 
         dev.put(model)
         optimizer.register_step_post_hook(lambda *_: done.append(1))
         if spoilt is not None:
-            return _raises_wrongly(lambda: fn(dev, model, optimizer, batches, every), done, spoilt, every)
+            raised = _raised(lambda: fn(dev, model, optimizer, batches, every))
+            return {"raised": raised, "steps": len(done)}
         given = fn(dev, model, optimizer, batches, every)
-        wrong = _wrong_form(given, n_batches)
-        if wrong:
-            return wrong
-        mine = _values(*given, model)
-        model, optimizer = _network(16, 2)
-        dev.put(model)
-        return _differing(mine, _values(*quick_loop(dev, model, optimizer, batches, every), model))
+        wrong = _wrong_form(given)
+        return {"form": wrong} if wrong else _values(*given, model)
 
 
-def _raises_wrongly(run: Callable, done: list[int], spoilt: int, every: int) -> str:
-    """What is wrong with how a loop takes a batch that makes the loss NaN."""
-    planted = f"batch {spoilt} (from 0) holds a NaN, every={every}"
+def _raised(run: Callable) -> str:
+    """The name of what a loop raised; nothing where it raised nothing."""
     try:
         run()
     except FloatingPointError:
-        late = len(done) - spoilt - 1
-        if late < -1:  # a loop may look before it steps
-            return f"raised too early: after {len(done)} steps, when {planted}"
-        return f"raised too late: after {len(done)} steps, when {planted}" if late >= every else RIGHT
+        return FloatingPointError.__name__
     except Exception as error:  # in the batches without NaN it raised nothing
-        return f"raised another error: {type(error).__name__}, when {planted}"
-    return f"raised nothing: {planted}"
+        return type(error).__name__
+    return ""
 
 
-def _wrong_form(given: object, n_batches: int) -> str:
+def _wrong_form(given: object) -> str:
     """What is wrong with what a loop returned, whatever the numbers are."""
     if given is None:
-        return "returned None"
+        return "None"
     if not isinstance(given, (tuple, list)) or len(given) != 2:
-        return f"returned no pair: {kind_of(given)}"
+        return f"no pair: {kind_of(given)}"
     losses, n_right = given
     if isinstance(losses, Handle) or isinstance(losses, (tuple, list)) and any(isinstance(x, Handle) for x in losses):
-        return "left the losses on the device: tensors are returned, and no numbers"
+        return "the losses on the device: tensors, and no numbers"
     if isinstance(n_right, Handle):
-        return "left the count on the device: a tensor is returned, and no number"
+        return "the count on the device: a tensor, and no number"
     if not isinstance(losses, (tuple, list, Tensor)) or not isinstance(n_right, (int, float, Tensor)):
-        return f"returned no pair: of a list and a number, but {kind_of(losses)} and {kind_of(n_right)}"
-    if len(losses) != n_batches:
-        return f"returned too many or too few losses: {len(losses)} for {n_batches} batches"
+        return f"no pair: of a list and a number, but {kind_of(losses)} and {kind_of(n_right)}"
     return ""
 
 
@@ -142,6 +133,30 @@ def _values(losses: Sequence | Tensor, n_right: float | Tensor, model: nn.Module
     """What a loop gave and left, as plain numbers."""
     weights = nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
     return {"losses": [float(x) for x in losses], "count": [float(n_right)], "weights": weights.tolist()}
+
+
+def loop_found(got: dict, expected: dict, _seed: int, n_batches: int, every: int, spoilt: int | None) -> Finding:
+    """What is wrong with what a loop gave, beside what the trusted one gave."""
+    if spoilt is not None:
+        return Finding(_raises_wrongly(got["raised"], got["steps"], spoilt, every))
+    if "form" in got:
+        return Finding(f"returned {got['form']}")
+    if len(got["losses"]) != n_batches:
+        return Finding(f"returned too many or too few losses: {len(got['losses'])} for {n_batches} batches")
+    return Finding(_differing(got, expected))
+
+
+def _raises_wrongly(raised: str, n_steps: int, spoilt: int, every: int) -> str:
+    """What is wrong with how a loop takes a batch that makes the loss NaN."""
+    planted = f"batch {spoilt} (from 0) holds a NaN, every={every}"
+    if not raised:
+        return f"raised nothing: {planted}"
+    if raised != FloatingPointError.__name__:
+        return f"raised another error: {raised}, when {planted}"
+    late = n_steps - spoilt - 1
+    if late < -1:  # a loop may look before it steps
+        return f"raised too early: after {n_steps} steps, when {planted}"
+    return f"raised too late: after {n_steps} steps, when {planted}" if late >= every else RIGHT
 
 
 def _differing(mine: dict[str, list[float]], right: dict[str, list[float]]) -> str:
@@ -162,8 +177,8 @@ _CAUSES = {
     "multiple of `every`?",
     "returned None": "Is the `return` missing?",
     "returned no pair": "Return (losses, number of right answers).",
-    "left the losses on the device": "torch.stack(losses).tolist() brings all of them to the host, in one wait.",
-    "left the count on the device": "int(n_right) at the end is one wait, and gives the number.",
+    "returned the losses on the device": "torch.stack(losses).tolist() brings all of them to the host, in one wait.",
+    "returned the count on the device": "int(n_right) at the end is one wait, and gives the number.",
     "returned too many or too few losses": "One for each batch: are the last ones missing, when the number of steps is "
     "no multiple of `every`?",
     "losses differ": "They must be equal to the last bit: every loss as it is, in the order of the batches.",
