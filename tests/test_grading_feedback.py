@@ -1,11 +1,12 @@
 """The pages: nothing of a student's can run in them, no hidden input is told, and a class is summed up."""
 
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 
 from labkit.checks import exercises
-from labkit.grading import feedback
+from labkit.grading import feedback, page
 
 LESSON = [one for one in exercises() if one.number.startswith("1.")]
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(1)">\'"&'
@@ -17,35 +18,77 @@ def row(student="ann", exercise="1.1", status="wrong", points=0, message="wrong 
 
 
 class Tags(HTMLParser):
-    """Which tags and attributes a page has."""
+    """Which tags, attributes and targets of links a page has, and its text."""
 
-    def __init__(self, page):
+    def __init__(self, html):
         super().__init__()
-        self.tags, self.attributes = set(), set()
-        self.feed(page)
+        self.tags, self.attributes, self.links, self.text = set(), set(), set(), ""
+        self.feed(html)
 
     def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
         self.attributes |= {name for name, _ in attrs}
+        self.links |= {value for name, value in attrs if name == "href"}
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def student(*rows):
+    return feedback.student_page(rows[0]["student"], rows, LESSON, "Lesson 01")
 
 
 def test_what_a_student_or_a_process_wrote_is_text():
-    mine = feedback.student_page(EVIL, [row(EVIL, message=EVIL)], LESSON, "Lesson 01")
-    for page in (mine, feedback.class_page([row(EVIL, message=EVIL)], LESSON, EVIL)):
-        found = Tags(page)
-        assert not found.tags & {"script", "img", "link", "iframe"}
-        assert not {name for name in found.attributes if name.startswith("on") or name in ("src", "href")}
-        assert "default-src 'none'" in page
+    mine = row(EVIL, message=f"{EVIL}\nreturned  {EVIL}", code=EVIL, printed=EVIL, why=EVIL)
+    html = student(mine)
+    found = Tags(html)
+    assert not found.tags & {"script", "img", "link", "iframe", "a"}
+    assert not {name for name in found.attributes if name.startswith("on") or name in ("src", "href", "style")}
+    assert "default-src 'none'" in html
+    assert found.text.count(EVIL) == 2 + 5  # title, head; message, label, code, printed, why
+
+
+def test_signs_that_turn_a_line_round_or_command_a_terminal_are_written_out():
+    printed = "\x1b[31mred\x1b[0m\n  0%|  | 0/9\r100%|##| 9/9\rdone\r\nnext\x07"
+    found = Tags(student(row(message="a\u202eb", printed=printed)))
+    assert "a\\u202eb" in found.text
+    assert "red\ndone\nnext\\x07" in found.text
 
 
 def test_a_page_says_points_status_message_and_a_hint_where_one_helps():
     right = row(exercise="1.2", status="ok", points=3, message="all 6 cases right")
-    rows = [row(), right, row(exercise="1.3", status="died")]
-    page = feedback.student_page("ann", rows, LESSON, "Lesson 01")
-    assert "3 of 9 points" in page
-    assert page.count("A hint") == 1
-    assert "wrong result (case 1 of 5)" in page
-    assert "ended its own process" in page
+    html = student(row(), right, row(exercise="1.3", status="died"))
+    assert "3 of 9 points" in html
+    assert "1 of 3 exercises right" in html
+    assert html.count("A hint") == 1
+    assert "wrong result (case 1 of 5)" in html
+    assert "ended its own process" in html
+
+
+def test_a_page_shows_the_case_the_line_that_raised_and_what_was_printed():
+    message = "raised ZeroDivisionError (case 1 of 5)\ncall   f(x=1)\nerror  division by zero\nand no label"
+    html = student(row(status="error", message=message, code="> 2      return 1 / 0", printed="so far\n"))
+    assert "<dt>call</dt><dd>f(x=1)</dd><dt>error</dt><dd>division by zero</dd>" in html
+    assert "<p>raised ZeroDivisionError (case 1 of 5)\nand no label</p>" in html
+    assert "<pre>&gt; 2      return 1 / 0</pre>" in html
+    assert "<summary>What your code printed</summary><pre>so far</pre>" in html
+    assert "printed</summary>" not in student(row(printed="\n"))
+
+
+def test_what_lateness_takes_off_stands_apart():
+    total = SimpleNamespace(
+        points=3, max_points=3, grade=2.4, max_grade=3, deduction=0.6, late_s=90000, late="Handed in 1 day 1 h late."
+    )
+    html = student(row(status="ok", points=3, total=total))
+    assert "<b>3 of 3 points</b>" in html
+    assert "Handed in 1 day 1 h late. (0.6 points)" in html
+    assert "Grade: <b>2.4 of 3</b>" in html
+    in_time = SimpleNamespace(points=3, max_points=3, grade=3, max_grade=3, deduction=0, late="")
+    assert "Grade" not in student(row(status="ok", points=3, total=in_time))
+
+
+def test_an_exercise_that_is_not_of_the_course_has_a_page_as_well():
+    assert "<h2>cell-abc</h2>" in student(row(exercise="cell-abc"))
 
 
 def test_what_was_measured_inside_is_marked():
@@ -54,18 +97,9 @@ def test_what_was_measured_inside_is_marked():
     assert "own process" not in plain
 
 
-def test_the_class_sees_how_often_and_what():
-    one = "wrong result (case 1 of 5)\nreturned  1\nlikely    The sign is turned round."
-    two = "wrong result (case 4 of 5)\nreturned  2\nlikely    The sign is turned round."
-    rows = [row("a", message=one), row("b", message=two), row("c", status="ok"), row("d", status="timeout")]
-    page = feedback.class_page(rows, LESSON, "Lesson 01")
-    assert "1 of 4 right; 1 took too long, 2 not right yet" in page
-    assert "<td>2</td><td>wrong result. The sign is turned round.</td>" in page
-
-
-@pytest.mark.parametrize("status", sorted(feedback.SAID))
+@pytest.mark.parametrize("status", sorted(page.SAID))
 def test_every_status_has_words(status):
-    assert feedback.SAID[status] in feedback.student_page("ann", [row(status=status)], LESSON, "x") or status == "ok"
+    assert page.SAID[status] in student(row(status=status))
 
 
 def test_files_are_written_for_everyone(tmp_path):

@@ -1,6 +1,7 @@
 """A batch: every student's results whatever one of them does, kept as they come, the same however they are made."""
 
 import json
+import linecache
 import signal
 import subprocess
 import sys
@@ -50,7 +51,8 @@ class Session:
         for name, source in cells:
             error = None
             try:
-                exec(source, self.namespace)
+                linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # as IPython does
+                exec(compile(source, name, "exec"), self.namespace)
             except Exception as raised:
                 error = SimpleNamespace(type=type(raised).__name__, message=str(raised), line=1)
             self.outcomes.append(SimpleNamespace(name=name, error=error, output=b""))
@@ -119,6 +121,23 @@ def test_a_cell_that_fails_before_it_defines_anything_is_told_so(tmp_path):
     [result, *_] = grade.results(read, BATCH, HereBox())
     assert (result.status, result.points, result.line) == ("error", 0, 1)
     assert result.message == "The cell raised ZeroDivisionError: division by zero (line 1)"
+    assert result.code.startswith(">   1  1 / 0\n    2  def warmup_stable_decay(")
+
+
+def test_a_line_that_raised_is_shown_as_it_stands_in_the_learners_cell(tmp_path):
+    raising = RIGHT_12.replace("/ 10", "/ {}[0]")
+    [_, result, _] = grade.results(answered(tmp_path / "ann", pick_rate=raising), BATCH, HereBox())
+    assert result.status == "error"
+    assert result.code.endswith(">   4      return min(finite)[1] / {}[0]")
+    assert result.code.startswith("    2      import math\n")
+
+
+def test_a_line_of_another_cell_is_not_looked_up_in_the_answers(tmp_path):
+    calling = "def pick_rate(rates, losses):\n    return helper()"
+    read = answered(tmp_path / "ann", pick_rate=calling, warmup_stable_decay="def helper():\n\n    return 1 / 0")
+    [_, result, _] = grade.results(read, BATCH, HereBox())
+    assert result.status == "error"
+    assert "return 1 / 0" not in result.code
 
 
 def test_a_cell_that_answers_two_exercises_and_ends_the_process_costs_both(tmp_path):

@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -23,7 +24,7 @@ import labkit
 from labkit import build, checks, hardware
 from labkit.course import CourseError
 from labkit.describe import describe_error
-from labkit.grading import release, submission, tables
+from labkit.grading import release, review, submission, tables
 from labkit.grading.box import Box, Limits, Trusted
 from labkit.grading.cells import needed
 from labkit.grading.notebook import MAX_BYTES
@@ -85,11 +86,13 @@ def grade(
     for each, found in _graded(ours, batch, min(jobs, len(ours))):
         build.write(work[each], json.dumps(found, indent=1))
         progress(1)
-    rows = [{"student": each.name, **row} for each in folders for row in json.loads(work[each].read_text())]
+    done = {each.name: json.loads(path.read_text(encoding="utf-8")) for each, path in work.items()}
+    rows = [{"student": name, **row} for name, found in done.items() for row in found["results"]]
     absent = sorted(set(students) - {each.name for each in folders})
     nothing = [asdict(unrun(one, "missing", "Nothing was handed in.")) for one in batch.exercises]
     rows += [{"student": name, **row} for name in absent for row in nothing]
     build.write(out / "run.json", _run(batch))
+    review.keep(out, {name: found["notes"] for name, found in done.items()})
     tables.write(rows, f"Lesson {batch.release.lesson}", out)
     return rows
 
@@ -99,7 +102,8 @@ def _key(folder: Path, batch: Batch) -> str:
     paths = submission.notebooks(folder)[: submission.MAX_NOTEBOOKS]
     files = [(path.name, _sha256(path)) for path in paths]
     code = [path.read_text(encoding="utf-8") for path in sorted(Path(labkit.__file__).parent.rglob("*.py"))]
-    return build.digest([folder.name, files, batch.release.sha256, batch.seed, batch.trusted, asdict(batch.limits), build.digest(code)])[:40]
+    told = [batch.release.sha256, batch.seed, batch.trusted, asdict(batch.limits)]
+    return build.digest([folder.name, files, *told, build.digest(code)])[:40]
 
 
 def _sha256(path: Path) -> str:
@@ -110,8 +114,8 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _graded(folders: Sequence[Path], batch: Batch, jobs: int) -> Iterator[tuple[Path, list[dict]]]:
-    """Each folder and its results, as they are ready; every job has a box of its own."""
+def _graded(folders: Sequence[Path], batch: Batch, jobs: int) -> Iterator[tuple[Path, dict]]:
+    """Each folder and what was found in it, as they are ready; every job has a box of its own."""
     if not folders:
         return
     context = multiprocessing.get_context("spawn")
@@ -136,11 +140,11 @@ def _end_with(grader: multiprocessing.process.BaseProcess) -> None:
     os._exit(1)
 
 
-def _one(folder: Path) -> list[dict]:
-    """In a job: one student's results, a dictionary each."""
+def _one(folder: Path) -> dict:
+    """In a job: one student's results, a dictionary each, and what was noted of the notebook."""
     batch = _job["batch"]
     read = submission.read_folder(folder, batch.release)
-    return [asdict(one) for one in results(read, batch, _job["box"])]
+    return {"results": [asdict(one) for one in results(read, batch, _job["box"])], "notes": read.notes}
 
 
 def results(read: Submission, batch: Batch, box: Any) -> list[Result]:
@@ -214,16 +218,31 @@ class _Student:
 
     def _judged(self, one: Exercise, session: Any) -> Result:
         """The verdict; where the name is missing because its cell failed, that is the message."""
-        own = f"cell {self._index(one)}"
+        cell = self._read.answer(one.number)
+        own = f"cell {cell.index}"
         try:
             result = judged(session, one, seed=self._batch.seed, time_limit_s=self._batch.limits.calls_s, cell=own)
         except Exception as error:  # a fault of ours must not cost the batch, nor pass for the student's
             return unrun(one, "ungraded", f"The grader failed: {describe_error(error)}")
         failed = next((each for each in session.outcomes if each.name == own and each.error), None)
         if result.status != "missing" or not failed:
-            return result
-        told = f"The cell raised {failed.error.type}: {failed.error.message[:300]} (line {failed.error.line})"
-        return replace(result, status="error", message=told, line=failed.error.line)
+            known = result.line and _line(cell.source, result.line) in result.message
+            return replace(result, code=_around(cell.source, result.line)) if known else result
+        said = re.sub(r" \(<ipython-input-[^)]*\)$", "", failed.error.message[:300])
+        told = f"The cell raised {failed.error.type}: {said} (line {failed.error.line})"
+        code = _around(cell.source, failed.error.line)
+        return replace(result, status="error", message=told, line=failed.error.line, code=code)
+
+
+def _line(source: str, number: int) -> str:
+    """The beginning of a line of a cell, which a message may have cut; empty where there is no such line."""
+    return "".join(source.split("\n")[number - 1 : number]).strip()[:80]
+
+
+def _around(source: str, number: int) -> str:
+    """A line of a cell with its number, marked, and two lines before and one after it."""
+    lines = list(enumerate(source.split("\n"), 1))[max(number - 3, 0) : number + 1]
+    return "\n".join(f"{'>' if at == number else ' '}{at:4}  {line[:160]}" for at, line in lines) if number else ""
 
 
 def _run(batch: Batch) -> str:

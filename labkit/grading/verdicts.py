@@ -45,6 +45,7 @@ class Result:
     status: ok, wrong, error, timeout, memory, died, output-limit, missing or not-attempted. inside: whether some of it
     was measured in the learner's own process. line: of the learner's cell, where something was raised; 0 for none.
     printed: by the learner's own cell and by the calls of class, at most 2000 characters; of private calls nothing.
+    code: the learner's lines around `line`, numbered, where they are known.
     """
 
     exercise: str
@@ -56,6 +57,7 @@ class Result:
     inside: bool = False
     line: int = 0
     printed: str = ""
+    code: str = ""
 
 
 class BoxError(Exception):

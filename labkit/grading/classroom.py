@@ -1,0 +1,110 @@
+"""The page of a class, for whoever teaches it: what to look at, which exercise failed how often, and in which way."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
+from urllib.parse import quote
+
+from labkit.grading.page import SAID, UNTRIED, kind, split, table, text, whole
+from labkit.grading.review import KINDS, Point
+from labkit.judge import Exercise
+
+_LOOKS = ("ok", "not", "other")
+_MOST_KINDS, _MOST_POINTS, _LONGEST = 5, 20, 300
+
+
+def page(rows: Sequence[Mapping], exercises: Sequence[Exercise], title: str, found: Sequence[Point]) -> str:
+    """The page as HTML; rows: as of results.jsonl; found: what is to be looked at."""
+    students: dict[str, list[Mapping]] = {}
+    for row in rows:
+        students.setdefault(row["student"], []).append(row)
+    totals = [sum(row["points"] for row in mine) for mine in students.values()] or [0]
+    most = sum({row["exercise"]: row["max_points"] for row in rows}.values())
+    head = f"{len(students)} students; median {median(totals):g}, highest {max(totals):g} of {most:g} points."
+    parts = [f"<h1>{text(title)}</h1><p>{head}</p>", _to_look_at(found)]
+    names = {one.number: f"{one.number} · {one.name}" for one in exercises}
+    for number in dict.fromkeys(row["exercise"] for row in rows):
+        parts.append(_exercise(names.get(number, number), [row for row in rows if row["exercise"] == number]))
+    parts.append(_students(students))
+    return whole(title, "".join(parts))
+
+
+def _to_look_at(found: Sequence[Point]) -> str:
+    """What needs a person's eye, by kind; nothing where there is nothing."""
+    parts = []
+    for name, meaning in KINDS.items():
+        mine = [one for one in found if one.kind == name]
+        lines = [[_link(one.student), text(one.exercise), text(_cut(one.said))] for one in mine]
+        shown = table(["student", "exercise", "what"], lines)
+        about = text(f"{len(mine)} {name}: {meaning}")
+        opened = " open" if len(mine) <= _MOST_POINTS else ""
+        parts += [f"<details{opened}><summary>{about}</summary>{shown}</details>"] if mine else []
+    return f'<section class="not"><h2>For you to look at</h2>{"".join(parts)}</section>' if parts else ""
+
+
+def _exercise(name: str, rows: Sequence[Mapping]) -> str:
+    """One exercise: how many were right, what else happened, how long it took, and the commonest wrong answers."""
+    statuses = Counter(row["status"] for row in rows)
+    others = ", ".join(f"{n} {SAID[status]}" for status, n in sorted(statuses.items()) if status != "ok")
+    said = f"{statuses['ok']} of {len(rows)} right{f'; {others}' if others else ''}"
+    ran_s = [row["seconds"] for row in rows if row["status"] not in UNTRIED]
+    took = f'<p class="soft">Median {median(ran_s):.2g} s, longest {max(ran_s):.2g} s.</p>' if ran_s else ""
+    head = f"<h2>{text(name)}</h2><p>{text(said)}</p>"
+    return f"<section>{head}{_bar(statuses)}{took}{_commonest(rows)}</section>"
+
+
+def _bar(statuses: Counter) -> str:
+    """A bar of which a part is right, a part not, and a part was not tried; the text beside it says the same."""
+    parts = Counter()
+    for status, n in statuses.items():
+        parts[kind(status)] += n
+    return f'<div class="bar">{"".join(f"<i class={name} style=flex:{parts[name]}></i>" for name in _LOOKS)}</div>'
+
+
+def _commonest(rows: Sequence[Mapping]) -> str:
+    """A table of the commonest ways to be wrong, each with the output that was commonest among them."""
+    ways: dict[str, list[str]] = {}
+    for row in rows:
+        if row["status"] not in ("ok", *UNTRIED):
+            ways.setdefault(_way(row["message"]), []).append(row["message"])
+    order = sorted(ways.items(), key=lambda pair: (-len(pair[1]), pair[0]))[:_MOST_KINDS]
+    lines = [[str(len(messages)), text(_cut(way)), _example(messages)] for way, messages in order]
+    return table(["times", "what was said", "most often"], lines)
+
+
+def _way(message: str) -> str:
+    """What wrong answers of a kind have in common: the headline without the case's number, and the likely cause."""
+    headline, lines = split(message)
+    known = dict(lines)
+    why = known.get("likely") or known.get("error", "")
+    return f"{headline.partition(' (case')[0].rstrip('.')}. {why}".strip()
+
+
+def _example(messages: Sequence[str]) -> str:
+    """Call, output and error of the commonest of some messages; of equals the first by its text."""
+    message = min(Counter(messages).items(), key=lambda pair: (-pair[1], pair[0]))[0]
+    lines = [(label, said) for label, said in split(message)[1] if label in ("call", "tried", "returned", "expected")]
+    return "<br>".join(f'<span class="soft">{text(label)}</span> {text(_cut(said))}' for label, said in lines)
+
+
+def _students(students: Mapping[str, Sequence[Mapping]]) -> str:
+    """Every student with points and statuses, and the way to the student's page."""
+    numbers = list(dict.fromkeys(row["exercise"] for mine in students.values() for row in mine))
+    lines = []
+    for student, mine in sorted(students.items()):
+        status = {row["exercise"]: row["status"] for row in mine}
+        cells = [SAID.get(status.get(number, ""), "") for number in numbers]
+        late = total.late if (total := mine[0].get("total")) else ""
+        points = f"{sum(row['points'] for row in mine):g}{f'<br><small>{text(late)}</small>' if late else ''}"
+        lines.append([_link(student), points, *map(text, cells)])
+    return f"<h2>Students</h2>{table(['student', 'points', *map(text, numbers)], lines)}"
+
+
+def _link(student: str) -> str:
+    """A student's name, which leads to the student's page."""
+    return f'<a href="feedback/{quote(student, safe="")}.html">{text(student)}</a>'
+
+
+def _cut(said: str) -> str:
+    """A text that leaves room for others."""
+    return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 1]}…"
