@@ -9,6 +9,11 @@ from typing import Annotated
 import typer
 
 from labkit import course
+from labkit.grading import handins, lateness
+from labkit.grading import policy as policies
+from labkit.grading import roster as rosters
+from labkit.grading.lateness import Applied
+from labkit.grading.roster import Roster
 
 app = typer.Typer()
 
@@ -36,7 +41,6 @@ def collect(
 ) -> None:
     """Sort what was handed in by student; exit code 1 where anything was refused, with the rest there all the same."""
     from labkit.grading import collect as module
-    from labkit.grading import roster as rosters
 
     known = rosters.load(Path(roster)) if roster else None
     found = module.collect(Path(source), Path(out), pattern, known)
@@ -62,6 +66,9 @@ def grade(
     seed: Annotated[int | None, typer.Option(help="Of the private inputs; without it one that your key gives.")] = None,
     jobs: Annotated[int, typer.Option(min=1, max=64, help="How many students at a time.")] = 1,
     roster: Annotated[str | None, typer.Option(metavar="CSV", help="Who should have handed in.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(metavar="TOML", help="Lateness and weights; course.toml beside the roster.")
+    ] = None,
     regrade: Annotated[bool, typer.Option("--regrade", help="Judge anew; points set by hand stay.")] = False,
     trusted: Annotated[bool, typer.Option("--trusted", help="Without a sandbox, for code that you trust.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the results, a line each.")] = False,
@@ -71,17 +78,18 @@ def grade(
 
     from labkit.grading import grade as module
     from labkit.grading import release as releases
-    from labkit.grading import roster as rosters
     from labkit.grading.box import available
 
     if not trusted and (why := available()):
         raise course.CourseError(why)
     made = releases.load(Path(release)) if release else releases.from_course(course.find(lesson))
     batch = module.Batch(release=made, seed=module.private_seed(made) if seed is None else seed, trusted=trusted)
-    known = [one.id for one in rosters.load(Path(roster)).students] if roster else []
+    listed = rosters.load(Path(roster)) if roster else None
+    known = [one.id for one in listed.students] if listed else []
+    late = _late(Path(policy) if policy else None, Path(roster) if roster else None, made.lesson, Path(folder), listed)
     total = sum(path.is_dir() for path in Path(folder).iterdir()) if Path(folder).is_dir() else None
     with tqdm(total=total, unit="student", disable=None) as bar:
-        more = {"jobs": jobs, "students": known, "regrade": regrade, "progress": bar.update}
+        more = {"jobs": jobs, "students": known, "regrade": regrade, "policy": late, "progress": bar.update}
         rows = module.grade(Path(folder), batch, Path(out), **more)
     if json:
         for row in rows:
@@ -91,9 +99,17 @@ def grade(
         students = len({row["student"] for row in rows})
         print(f"{students} students; " + ", ".join(f"{counted[status]} {status}" for status in sorted(counted)))
         print(f"wrote {out}/grades.csv, {out}/class.html and a page for each student in {out}/feedback/")
+        for line in lateness.summary(Path(out), {row["student"] for row in rows}):
+            print(line)
         if trusted:
             print("Without a sandbox: run.json says so.")
     raise typer.Exit(1 if any(row["status"] == "ungraded" for row in rows) else 0)
+
+
+def _late(policy: Path | None, roster: Path | None, lesson: str, folder: Path, known: Roster | None) -> Applied | None:
+    """What the course's policy makes of when they handed in; None where there is no policy."""
+    path = policies.find(policy, roster)
+    return lateness.applied(policies.load(path, lesson), handins.of_class(folder, known)) if path else None
 
 
 _Graded = Annotated[str, typer.Option("--out", metavar="DIR", help="What labkit grade wrote.")]
@@ -124,7 +140,6 @@ def export(
 ) -> None:
     """Write the grades as a grade book takes them."""
     from labkit.grading import gradebook
-    from labkit.grading import roster as rosters
 
     known = rosters.load(Path(roster)) if roster else None
     for path in gradebook.export(Path(out), to, Path(file), f"Lesson {_lesson_of(Path(out))}", known):

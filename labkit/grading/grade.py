@@ -24,9 +24,10 @@ import labkit
 from labkit import build, checks, hardware
 from labkit.course import CourseError
 from labkit.describe import describe_error
-from labkit.grading import release, review, submission, tables
+from labkit.grading import lateness, release, review, submission, tables
 from labkit.grading.box import Box, Limits, Trusted
 from labkit.grading.cells import needed
+from labkit.grading.lateness import Applied
 from labkit.grading.notebook import MAX_BYTES
 from labkit.grading.release import Release
 from labkit.grading.slices import sliced
@@ -67,12 +68,14 @@ def grade(
     jobs: int = 1,
     students: Sequence[str] = (),
     regrade: bool = False,
+    policy: Applied | None = None,
     progress: Callable[[int], object] = lambda _n: None,
 ) -> list[dict]:
     """The results of every student, by student and exercise; under out the tables, run.json, and pages to read.
 
     folder: one folder a student. students: those on a roster; who handed in nothing has nothing but `missing`.
-    regrade: what is kept is not believed; points set by hand stay.
+    regrade: what is kept is not believed; points set by hand stay. policy: what is taken off for lateness; None leaves
+    that as it was when this was graded before.
     progress: called with how many more students are done. CourseError: there is no such folder.
     """
     if not folder.is_dir():
@@ -91,7 +94,9 @@ def grade(
     absent = sorted(set(students) - {each.name for each in folders})
     nothing = [asdict(unrun(one, "missing", "Nothing was handed in.")) for one in batch.exercises]
     rows += [{"student": name, **row} for name in absent for row in nothing]
-    build.write(out / "run.json", _run(batch))
+    build.write(out / "run.json", _run(folder, batch))
+    if policy:
+        build.write(out / lateness.FILE, lateness.keep(policy))
     review.keep(out, {name: found["notes"] for name, found in done.items()})
     tables.write(rows, f"Lesson {batch.release.lesson}", out)
     return rows
@@ -245,8 +250,9 @@ def _around(source: str, number: int) -> str:
     return "\n".join(f"{'>' if at == number else ' '}{at:4}  {line[:160]}" for at, line in lines) if number else ""
 
 
-def _run(batch: Batch) -> str:
+def _run(folder: Path, batch: Batch) -> str:
     """run.json: what the verdicts of a run depend on."""
-    told = {"lesson": batch.release.lesson, "release": batch.release.sha256, "signed": batch.release.signed}
+    told = {"submissions": str(folder.absolute())}
+    told |= {"lesson": batch.release.lesson, "release": batch.release.sha256, "signed": batch.release.signed}
     told |= {"labkit": labkit.__version__, "seed": batch.seed, "sandbox": not batch.trusted}
     return json.dumps(told | {"hardware": hardware.machine().name}, indent=1) + "\n"

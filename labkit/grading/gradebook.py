@@ -6,7 +6,8 @@ from pathlib import Path
 
 from labkit import build
 from labkit.course import CourseError
-from labkit.grading import tables
+from labkit.grading import lateness, tables
+from labkit.grading.lateness import Total
 from labkit.grading.roster import Roster
 
 FORMS = ("csv", "canvas", "moodle", "gradescope")
@@ -19,6 +20,7 @@ _MOODLE |= {"email address": "Email address"}
 def export(out: Path, form: str, to: Path, title: str, roster: Roster | None = None) -> list[Path]:
     """Write the grades of a graded class for a grade book; returns what was written.
 
+    A grade is what is left of the points after a late deduction, of as much as the lesson is worth.
     csv: to a file, as grades.csv. canvas, moodle: to a file, with the columns of the roster that the grade book itself
     exported and one of grades; CourseError without that roster, or where it has none of those columns. gradescope: to a
     folder, a results.json for each student, as an autograder leaves it.
@@ -27,8 +29,9 @@ def export(out: Path, form: str, to: Path, title: str, roster: Roster | None = N
         raise CourseError(f"There is no form {form!r}: {', '.join(FORMS)}.")
     rows = tables.adjusted(out)
     if form == "gradescope":
-        return [_gradescope(student, rows, to) for student in tables.totals(rows)]
-    text = tables.as_csv(rows) if form == "csv" else _table(rows, form, title, roster)
+        return [_gradescope(student, total, rows, to) for student, total in tables.totals(rows).items()]
+    policy = lateness.load(out) is not None
+    text = tables.as_csv(rows, policy) if form == "csv" else _table(rows, form, title, roster)
     build.write(to, text)
     return [to]
 
@@ -44,18 +47,19 @@ def _table(rows: Sequence[dict], form: str, title: str, roster: Roster | None) -
     totals = tables.totals(rows)
     lines = [[*(known[name] for name in columns), title]]
     if form == "canvas":  # its row of maxima
-        lines.append(["    Points Possible", *[""] * (len(columns) - 1), tables.most(rows)])
+        most = next(iter(totals.values())).max_grade if totals else 0
+        lines.append(["    Points Possible", *[""] * (len(columns) - 1), most])
     for student in roster.students:
         if student.id in totals:
             who = [student.row.get(name, "") for name in columns]  # to the letter: by these it finds its students
-            lines.append([*who, totals[student.id]])
+            lines.append([*who, totals[student.id].grade])
     if missing := sorted(set(totals) - {student.id for student in roster.students}):
         raise CourseError(f"The roster has no {', '.join(missing[:5])}{' and others' if len(missing) > 5 else ''}.")
     return tables.lined(lines)
 
 
-def _gradescope(student: str, rows: Sequence[dict], to: Path) -> Path:
-    """One student's results.json: a test for each exercise."""
+def _gradescope(student: str, total: Total, rows: Sequence[dict], to: Path) -> Path:
+    """One student's results.json: a test for each exercise, and the grade that is made of them."""
     tests = [
         {
             "number": row["exercise"],
@@ -68,5 +72,6 @@ def _gradescope(student: str, rows: Sequence[dict], to: Path) -> Path:
         if row["student"] == student
     ]
     path = to / student / "results.json"
-    build.write(path, json.dumps({"tests": tests}, indent=1, ensure_ascii=False) + "\n")
+    told = {"score": total.grade, "output": total.late, "tests": tests}
+    build.write(path, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
     return path

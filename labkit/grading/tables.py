@@ -1,7 +1,8 @@
 """What a graded class leaves behind: results, grades, pages, and points that an instructor has set by hand.
 
-results.jsonl holds verdicts and nothing else; overrides.json holds what was set by hand, and why. Grades and pages are
-made of both, so a regrade changes the one and leaves the other.
+results.jsonl holds verdicts and nothing else; overrides.json holds what was set by hand, and why; policy.json what is
+taken off for lateness and how points weigh. Grades and pages are made of all three, so a regrade changes the first and
+leaves the others.
 """
 
 import csv
@@ -13,7 +14,8 @@ from pathlib import Path
 
 from labkit import build, checks
 from labkit.course import CourseError
-from labkit.grading import feedback
+from labkit.grading import feedback, lateness
+from labkit.grading.lateness import Total
 
 
 def write(rows: Sequence[dict], title: str, out: Path) -> None:
@@ -25,7 +27,7 @@ def write(rows: Sequence[dict], title: str, out: Path) -> None:
 def refresh(title: str, out: Path) -> None:
     """Make grades.csv and the pages anew, of the verdicts and of what was set by hand."""
     rows = adjusted(out)
-    build.write(out / "grades.csv", as_csv(rows))
+    build.write(out / "grades.csv", as_csv(rows, lateness.load(out) is not None))
     feedback.write(rows, checks.exercises(), title, out)
 
 
@@ -38,13 +40,17 @@ def results(out: Path) -> list[dict]:
 
 
 def adjusted(out: Path) -> list[dict]:
-    """The verdicts with points as set by hand, where they were; such a row has the reason under `why`."""
+    """The verdicts with points as set by hand, where they were; such a row has the reason under `why`.
+
+    Each has under `total` the student's Total: the same for all of a student's rows.
+    """
     by_hand = {(one["student"], one["exercise"]): one for one in overrides(out)}
     rows = results(out)
     for row in rows:
         if one := by_hand.get((row["student"], row["exercise"])):
             row |= {"points": one["points"], "why": one["why"]}
-    return rows
+    found = lateness.totals(rows, lateness.load(out))
+    return [row | {"total": found[row["student"]]} for row in rows]
 
 
 def overrides(out: Path) -> list[dict]:
@@ -76,26 +82,26 @@ def override(out: Path, student: str, exercise: str, points: float, why: str) ->
     return row | {"points": points, "why": one["why"]}
 
 
-def totals(rows: Sequence[dict]) -> dict[str, float]:
-    """Each student's points, in the order of their names."""
-    found: dict[str, float] = {}
-    for row in rows:
-        found[row["student"]] = found.get(row["student"], 0) + row["points"]
-    return dict(sorted(found.items()))
+def totals(rows: Sequence[dict]) -> dict[str, Total]:
+    """Each student's total, in the order of their names; rows: as `adjusted` gives them."""
+    return dict(sorted((row["student"], row["total"]) for row in {row["student"]: row for row in rows}.values()))
 
 
-def most(rows: Sequence[dict]) -> int:
-    """The points that there are to be had."""
-    return sum({row["exercise"]: row["max_points"] for row in rows}.values())
+def as_csv(rows: Sequence[dict], policy: bool) -> str:
+    """grades.csv: a line a student, a column an exercise, in the lesson's order, then points, and most that there are.
 
-
-def as_csv(rows: Sequence[dict]) -> str:
-    """grades.csv: a line a student, a column an exercise, in the lesson's order."""
+    policy: what a policy takes off and makes of the points has columns too, beside them; lateness in hours, `?` where
+    it is not known.
+    """
     numbers = list(dict.fromkeys(row["exercise"] for row in rows))
     points = {(row["student"], row["exercise"]): row["points"] for row in rows}
-    lines = [["student", *numbers, "points", "max_points"]]
+    more = ["late_hours", "deduction", "grade", "max_grade"] if policy else []
+    lines = [["student", *numbers, "points", "max_points", *more]]
     for student, total in totals(rows).items():
-        lines.append([harmless(student), *(points[student, number] for number in numbers), total, most(rows)])
+        hours = "?" if total.late_s is None else lateness.number(total.late_s / 3600)
+        more = [hours, total.deduction, total.grade, total.max_grade] if policy else []
+        mine = [points[student, number] for number in numbers]
+        lines.append([harmless(student), *mine, total.points, total.max_points, *more])
     return lined(lines)
 
 
