@@ -201,7 +201,7 @@ class Session:
         """Settle an exchange whose processes hold too much memory, also where nobody counts it, as in sockets."""
         if watch.free_bytes() < _LEAST_FREE_BYTES:
             exchange.fail("memory", "the machine had no memory left")
-        held = watch.memory_bytes(self.pids())
+        held = watch.memory_bytes(self.pids(), self._limits.memory_bytes)
         if held > self._limits.memory_bytes:
             exchange.fail("memory", f"it held {held >> 20} MiB of memory, of {self._limits.memory_bytes >> 20}")
 

@@ -24,6 +24,7 @@ _LOADED = (
     "torch",
     "torch.nn.functional",
     "torch.utils.data",
+    "torch._dynamo",  # a second of imports, which the first step of any optimizer would do in each child
     "numpy",
     "matplotlib.pyplot",
     "matplotlib_inline.backend_inline",
