@@ -10,6 +10,7 @@ from labkit.grading.page import SAID, kind, split, text, whole
 from labkit.judge import Exercise
 
 _INSIDE = "Some of this was measured in the notebook's own process."
+_ADVISORY = "The tests ran beside the notebook's own code: the points are advisory."
 _HINTED = ("wrong", "error", "timeout", "memory", "output-limit")
 _COMMAND = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")  # of a terminal: colours and the like
 
@@ -58,7 +59,7 @@ def _exercise(row: Mapping, exercise: Exercise | None) -> str:
         parts.append(f"<details><summary>A hint</summary><p>{text(exercise.hints[0])}</p></details>")
     if printed := _plain(row.get("printed", "")):
         parts.append(f"<details><summary>What your code printed</summary><pre>{text(printed)}</pre></details>")
-    parts += [f"<small>{_INSIDE}</small>"] if row.get("inside") else []
+    parts += [f"<small>{_ADVISORY if row.get('advisory') else _INSIDE}</small>"] if row.get("inside") else []
     return f'<section class="{kind(row["status"])}">{"".join(parts)}</section>'
 
 

@@ -8,7 +8,8 @@ import json
 import os
 import re
 import stat
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.grading.source import unix
@@ -28,12 +29,16 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class RawCell:
-    """A cell as its file has it: kind is `code`, `markdown`, `raw` or whatever else stands there."""
+    """A cell as its file has it: kind is `code`, `markdown`, `raw` or whatever else stands there.
+
+    nbgrader: what that tool keeps in the cell's metadata, as it stands there.
+    """
 
     index: int
     kind: str
     cell_id: str
     source: str
+    nbgrader: Mapping[str, object] = field(default_factory=dict)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -145,7 +150,9 @@ def _cell(index: int, cell: object) -> RawCell:
     named = [cell.get("id"), metadata.get("id") if isinstance(metadata, dict) else None]  # Colab keeps it in metadata
     cell_id = next((one for one in named if isinstance(one, str)), "")[:64]
     kind = kind if isinstance(kind, str) else ""
-    return RawCell(index=index, kind=kind, cell_id=_whole(cell_id), source=unix(_whole(source)))
+    kept = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+    both = {"index": index, "kind": kind, "nbgrader": kept if isinstance(kept, dict) else {}}
+    return RawCell(cell_id=_whole(cell_id), source=unix(_whole(source)), **both)
 
 
 def _whole(text: str) -> str:

@@ -43,10 +43,11 @@ SAID = {
     "not-attempted": "not attempted",
     "unreadable": "in a notebook that cannot be read",
     "tampered": "changed what reports to the grader",
+    "manual": "waits for a person to grade it",
     "ungraded": "not graded: a fault of the grader",
 }
 """Each status, as a student reads it."""
-UNTRIED = ("missing", "not-attempted", "unreadable", "ungraded")
+UNTRIED = ("missing", "not-attempted", "unreadable", "ungraded", "manual")
 """Statuses of an exercise of which nothing was judged."""
 _LABELLED = re.compile(r"(\w[\w ]{0,20}?) {2,}(\S.*)")
 

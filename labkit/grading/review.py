@@ -14,6 +14,7 @@ KINDS = {
     "ungraded": "not graded: a fault of the grader, which a regrade may mend",
     "tampered": "the process changed what reports to the grader",
     "unreadable": "no notebook that can be read",
+    "manual": "for a person to grade: labkit override STUDENT ID POINTS --why TEXT --out DIR",
     "near": "right on all cases of class and without points",
     "note": "odd, and nothing was taken off for it",
 }

@@ -94,9 +94,11 @@ def as_csv(rows: Sequence[dict], policy: bool) -> str:
     it is not known.
     """
     numbers = list(dict.fromkeys(row["exercise"] for row in rows))
+    advisory = {row["exercise"] for row in rows if row.get("advisory")}
+    heads = [f"{number} (advisory)" if number in advisory else number for number in numbers]
     points = {(row["student"], row["exercise"]): row["points"] for row in rows}
     more = ["late_hours", "deduction", "grade", "max_grade"] if policy else []
-    lines = [["student", *numbers, "points", "max_points", *more]]
+    lines = [["student", *heads, "points", "max_points", *more]]
     for student, total in totals(rows).items():
         hours = "?" if total.late_s is None else lateness.number(total.late_s / 3600)
         more = [hours, total.deduction, total.grade, total.max_grade] if policy else []
