@@ -22,7 +22,7 @@ _HEADING = re.compile(r"^(#+)\s+(.*)$", re.MULTILINE)
 _EXERCISE = re.compile(r"\bExercise (\d+\.\d+)\b")
 _MARKER = re.compile(r"^\s*#+\s*(begin|end)\s+solution\b", re.IGNORECASE)
 _BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
-_DRAFT = ".labkit-draft-"
+DRAFT = ".labkit-draft-"
 _METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -261,7 +261,7 @@ def write(path: Path, text: str) -> bool:
     if path.exists() and path.read_bytes() == text.encode():
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=_DRAFT)
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=DRAFT)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(text.encode())
@@ -277,5 +277,5 @@ def write(path: Path, text: str) -> bool:
 def clean() -> None:
     """Remove what an interrupted build left behind."""
     for folder in ("notebooks", "solutions"):
-        for draft in (course.root() / folder).glob(f"{_DRAFT}*"):
+        for draft in (course.root() / folder).glob(f"{DRAFT}*"):
             draft.unlink(missing_ok=True)

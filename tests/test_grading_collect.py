@@ -1,5 +1,6 @@
 """Collecting: every layout, every trap, and one student's fault never touches another student."""
 
+import contextlib
 import io
 import json
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from labkit.course import CourseError
-from labkit.grading import arrivals, collect, layouts, roster
+from labkit.grading import arrivals, collect, handins, layouts, nested, roster
 
 BOOK = b'{"cells": [], "nbformat": 4, "nbformat_minor": 5, "metadata": {}}'
 
@@ -601,7 +602,7 @@ def test_gradescopes_table_may_hold_anything():
     for text in ("", "a", "x:\n  - :name:", "submission_1:\n  :sid: 3", "- :sid: 4", METADATA * 2, "\0:\n"):
         layouts.gradescope(text)
     people = "submission_1:\n  :submitters:\n  - :name: 'O''Hara'\n    :sid: ~\n"
-    assert layouts.gradescope(people) == {"submission_1": [("O'Hara",)]}
+    assert layouts.gradescope(people)["submission_1"].submitters == [("O'Hara",)]
 
 
 # The command.
@@ -629,3 +630,135 @@ def test_what_a_terminal_would_obey_is_not_printed(labkit, zipped, out):
     _, text, _ = labkit("collect", zipped({"\x1b[2J/a.ipynb": BOOK, "ada/\x1b]0;a.ipynb": BOOK}), "--out", out)
     assert "\x1b" not in text
     assert "\\x1b" in text
+
+
+# Times, archives in uploads, and a collection that is killed.
+
+
+def test_gradescope_says_when(zipped, out):
+    text = METADATA.replace("2026-01-01", "2026-01-01 10:00:00.123456000 Z")
+    text += "  :created_at: 2026-02-02 10:00:00 Z\n  :created_at: 2026-03-03 10:00:00 Z\n"
+    files = {"submission_71/01.ipynb": BOOK, "submission_72/02.ipynb": BOOK, layouts.METADATA: text.encode()}
+    found = {one.student: one.handed_in for one in collect.collect(zipped(files), out)}
+    when = "2026-02-02T10:00:00+00:00"  # those of earlier attempts come after it
+    assert found == {"a1": "2026-01-01T10:00:00+00:00", "b2": when, "cy@x.org": when}
+    known = handins.of_class(out, None)
+    assert known["a1"].at.isoformat() == found["a1"]
+
+
+def test_gradescopes_scores_say_when_and_how_late(folder, out):
+    head = "First Name|Last Name|SID|Email|Status|Submission Time|Lateness (H:M:S)"
+    known = students(head, "Ada|L|a1|a@x|Graded|2026-01-01 10:00:00 -0800|26:00:00", "B|B|b2|b@x|Missing||")
+    ada, bob = collect.collect(folder({"a1/a.ipynb": BOOK, "b2/a.ipynb": BOOK}), out, roster=known)
+    assert (ada.late, ada.handed_in, ada.late_s) == (True, "2026-01-01T18:00:00+00:00", 93600)
+    assert (bob.late, bob.handed_in, bob.late_s) == (False, "", None)
+
+
+def inner(files):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, one in files.items():
+            archive.writestr(name, one)
+    return data.getvalue()
+
+
+def test_a_zip_in_an_upload_is_opened_once(zipped, out):
+    hers = {
+        "hw/a.ipynb": BOOK + b" ",
+        "hw/a.py": b"",
+        "__MACOSX/hw/._a.ipynb": b"",
+        "more.zip": inner({"b.ipynb": BOOK}),
+    }
+    name = "lovelaceada_101_9001_hw.ZIP"
+    found = collect.collect(zipped({name: inner(hers), "smithjohn_102_9002_a.ipynb": BOOK}), out)
+    assert by_student(found) == {"101": ("collected", ("a.ipynb",)), "102": ("collected", ("a.ipynb",))}
+    assert (out / "101" / "a.ipynb").read_bytes() == BOOK + b" "
+    assert said(found, "101") == f"{name}: more.zip was not opened: it is an archive in an archive."
+
+
+def test_a_zip_beside_a_notebook_and_a_zip_without_one(folder, out):
+    files = {"ada/a.ipynb": BOOK, "ada/b.zip": inner({"a.ipynb": BOOK + b" "}), "bob/b.zip": inner({"a.pdf": b""})}
+    found = collect.collect(folder(files | {"cy/hw.rar": b"Rar!", "dan/x.zip": b"PK"}), out)
+    assert by_student(found) == {
+        **{"ada": ("collected", ("a.ipynb", "a-2.ipynb")), "bob": ("nothing", ()), "cy": ("nothing", ())},
+        "dan": ("nothing", ()),
+    }
+    assert said(found, "bob") == "bob handed in b.zip, and no notebook."
+    assert (
+        said(found, "cy") == "cy/hw.rar was not opened: of archives only zip is. cy handed in hw.rar, and no notebook."
+    )
+    assert said(found, "dan").startswith("dan/x.zip is no zip that can be opened.")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        *(("../../evil.ipynb", "out of its folder"), ("/evil.ipynb", "absolute"), ("C:\\evil.ipynb", "absolute")),
+        *((linked("l.ipynb"), "is a link"), ("e\nvil.ipynb", "nobody can see"), ("d/" * 40 + "a.ipynb", "too deep")),
+    ],
+)
+def test_what_is_refused_outside_an_archive_is_refused_in_one(zipped, out, tmp_path, name, says):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr(name, BOOK)
+        archive.writestr("good.ipynb", BOOK)
+    found = collect.collect(zipped({"ada/hw.zip": data.getvalue(), "bob/a.ipynb": BOOK}), out)
+    assert says in said(found, "ada")
+    assert tree(tmp_path) == ["handed in.zip", "out/ada/good.ipynb", "out/bob/a.ipynb", "out/collected.json"]
+
+
+def test_a_bomb_in_an_archive_costs_its_sender_only(zipped, out, monkeypatch):
+    monkeypatch.setattr(collect, "MAX_BYTES", 1_000_000)
+    monkeypatch.setattr(collect, "MAX_STUDENT_BYTES", 2_000_000)
+    files = {"ada/hw.zip": inner({"a.ipynb": bytes(50_000_000)}), "bob/a.ipynb": BOOK}
+    files |= {"cy/hw.zip": inner({f"{n}.txt": b"" for n in range(nested.MAX_ENTRIES + 1)})}
+    files |= {f"dan/{n}.zip": inner({"a.ipynb": bytes(900_000), "noise": os.urandom(900_000)}) for n in range(4)}
+    found = collect.collect(zipped(files), out)
+    assert {one.student: len(one.files) for one in found} == {"ada": 0, "bob": 1, "cy": 0, "dan": 2}
+    assert said(found, "ada").startswith("ada/hw.zip: a.ipynb is larger than 1 MB.")
+    assert "cy/hw.zip holds more than 1000 files." in said(found, "cy")
+    assert said(found, "dan").count("is larger than") == 2  # archives beyond what is held of one student
+
+
+@pytest.mark.parametrize("moment", range(6))
+def test_a_collection_that_was_killed_starts_clean(folder, out, monkeypatch, moment):
+    root = folder({f"{name}/{name}.ipynb": BOOK for name in ("ada", "bob", "cy")})
+    steps = iter(range(100))
+
+    class Killed(BaseException):
+        pass
+
+    def step(*_args):
+        if next(steps) == moment:
+            raise Killed
+
+    write_bytes, replace = Path.write_bytes, os.replace
+    monkeypatch.setattr(
+        Path, "write_bytes", lambda path, data: (write_bytes(path, data[:9]), step(), write_bytes(path, data))
+    )
+    monkeypatch.setattr(os, "replace", lambda *names: (step(), replace(*names)))
+    monkeypatch.setattr(os, "unlink", lambda *_names: None)  # a killed process tidies nothing up
+    with contextlib.suppress(Killed):
+        collect.collect(root, out)
+    assert (
+        moment == 5
+        or "collected.json" not in tree(out)
+        or json.loads((out / "collected.json").read_text())["unfinished"]
+    )
+    if moment in (1, 2, 3):
+        with pytest.raises(CourseError, match="half collected"):
+            handins.of_class(out, None)
+    monkeypatch.undo()
+    (root / "bob" / "bob.ipynb").unlink()
+    collect.collect(root, out)
+    assert tree(out) == ["ada/ada.ipynb", "collected.json", "cy/cy.ipynb"]
+
+
+def test_what_is_not_of_a_killed_collection_stays(folder, out):
+    root = folder({"ada/a.ipynb": BOOK})
+    collect.collect(root, out)
+    (out / "collected.json").write_text('{"unfinished": true, "students": []}')
+    (out / "ada" / "thesis.txt").write_text("all my work")
+    with pytest.raises(CourseError, match=r"holds other things \(ada\)"):
+        collect.collect(root, out)
+    assert (out / "ada" / "thesis.txt").exists()

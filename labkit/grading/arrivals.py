@@ -45,6 +45,12 @@ class Entry:
         return data
 
 
+def shown(text: str) -> str:
+    """A stranger's text as it may be printed: what a terminal would obey is an escape, and the end is cut."""
+    safe = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+    return safe if len(safe) <= 80 else f"{safe[:79]}…"
+
+
 def _too_large(most_bytes: int) -> str:
     """Why a file is not read."""
     return f"is larger than {most_bytes / 1e6:.0f} MB"
@@ -109,15 +115,14 @@ def _from_disk(root: Path, path: Path, why: str = "") -> Entry:
 
 def in_zip(path: Path, archive: zipfile.ZipFile) -> list[Entry]:
     """The files of a zip, in its own order. CourseError: more of them than any class hands in."""
-    members = archive.infolist()
-    if len(members) > MAX_ENTRIES:
+    if len(archive.infolist()) > MAX_ENTRIES:
         raise CourseError(f"{path} holds more than {MAX_ENTRIES} files: is it the right archive?")
-    return list(_from_zip(archive, members))
+    return list(from_zip(archive))
 
 
-def _from_zip(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> Iterator[Entry]:
+def from_zip(archive: zipfile.ZipFile) -> Iterator[Entry]:
     """The entries of an archive's members, folders left out."""
-    for member in members:
+    for member in archive.infolist():
         name, mode = _name(member), member.external_attr >> 16
         parts, odd = split(name)
         if name.endswith(("/", "\\")) and not odd:

@@ -16,14 +16,14 @@ from pathlib import Path
 
 from labkit import build
 from labkit.course import CourseError
-from labkit.grading import arrivals, layouts
-from labkit.grading.arrivals import Entry
-from labkit.grading.layouts import Owner
+from labkit.grading import arrivals, handins, layouts, nested
+from labkit.grading.arrivals import Entry, shown
+from labkit.grading.handins import REPORT
+from labkit.grading.layouts import Handed, Owner
 from labkit.grading.notebook import MAX_BYTES
 from labkit.grading.roster import Roster, fault, identity
 
 PATTERN = r"\w[\w.@+-]*"
-REPORT = "collected.json"
 MAX_FILES = 20  # of one student
 MAX_STUDENT_BYTES = 4 * MAX_BYTES
 MAX_TOTAL_BYTES = 20_000_000_000
@@ -34,7 +34,8 @@ _NOTEBOOK = re.compile(r"(.+)\.ipynb(\.txt|\.json)?", re.IGNORECASE | re.DOTALL)
 class Collected:
     """What became of one student; status: `collected`, `refused`, `nothing` (no notebook) or `absent` (of the roster).
 
-    files: names in the student's folder; sentences: what was refused or is odd; late: the platform says so.
+    files: names in the student's folder; sentences: what was refused or is odd.
+    late: the platform says so; handed_in: when, in ISO's way, as far as it says; late_s: how late, as it reckons.
     student: the id, or where none was found the name that the file came with.
     """
 
@@ -43,6 +44,8 @@ class Collected:
     files: tuple[str, ...] = ()
     sentences: tuple[str, ...] = ()
     late: bool = False
+    handed_in: str = ""
+    late_s: int | None = None
 
 
 def collect(source: Path, out: Path, pattern: str | None = None, roster: Roster | None = None) -> list[Collected]:
@@ -57,10 +60,16 @@ def collect(source: Path, out: Path, pattern: str | None = None, roster: Roster 
     work = _Collection(out, allowed, roster)
     with _entries(source) as entries:
         work.sort(entries)
+        _report(out, source, unfinished=True)  # one that is killed from here on can be told and cleared away
         found = work.write()
-    report = {"source": source.name, "students": [asdict(one) for one in found]}
-    build.write(out / REPORT, json.dumps(report, indent=1, ensure_ascii=True) + "\n")
+    _report(out, source, found)
     return found
+
+
+def _report(out: Path, source: Path, found: Sequence[Collected] = (), **more: bool) -> None:
+    """Write what became of each student."""
+    report = {"source": source.name, **more, "students": [asdict(one) for one in found]}
+    build.write(out / REPORT, json.dumps(report, indent=1, ensure_ascii=True) + "\n")
 
 
 def _compiled(pattern: str) -> re.Pattern:
@@ -80,6 +89,8 @@ def _prepare(source: Path, out: Path) -> None:
         raise CourseError(f"{out} and {source} lie one in the other: give --out a folder elsewhere.")
     if out.exists() and not out.is_dir():
         raise CourseError(f"{out} is a file: give --out a folder.")
+    for draft in out.glob(f"{build.DRAFT}*"):  # of a report that was not finished
+        draft.unlink()
     if out.exists() and any(out.iterdir()):
         _clear(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -88,9 +99,11 @@ def _prepare(source: Path, out: Path) -> None:
 def _clear(out: Path) -> None:
     """Delete the notebooks that an earlier collection put there, nothing else. CourseError: other things are there."""
     try:
-        students = json.loads((out / REPORT).read_text(encoding="utf-8"))["students"]
-        listed = [(str(one["student"]), str(name)) for one in students for name in one["files"]]
-    except (OSError, ValueError, KeyError, TypeError):
+        report = json.loads((out / REPORT).read_text(encoding="utf-8"))
+        listed = [(str(one["student"]), str(name)) for one in report["students"] for name in one["files"]]
+        if report.get("unfinished"):
+            listed = [(path.parent.name, path.name) for path in out.glob("*/*") if path.is_file()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise CourseError(f"{out} is not empty: give --out a new or empty folder.") from None
     for student, name in listed:
         folder = out / student
@@ -120,12 +133,6 @@ def _entries(source: Path) -> Iterator[list[Entry]]:
             yield arrivals.in_zip(source, archive)
 
 
-def shown(text: str) -> str:
-    """A stranger's text as it may be printed: what a terminal would obey is an escape, and the end is cut."""
-    safe = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
-    return safe if len(safe) <= 80 else f"{safe[:79]}…"
-
-
 def _file_name(name: str) -> str:
     """The name that a file gets here: letters, digits and a few signs, one ending."""
     match = _NOTEBOOK.fullmatch(name)
@@ -151,10 +158,10 @@ class _Collection:
         sound = [entry for entry in entries if not entry.fault]
         known = {entry.parts[0] for entry in sound if self.roster and self.roster.find(entry.parts[0])}
         depth = layouts.common_folder(sound, known)
-        submitters = _submitters(sound, depth)
+        table = _table(sound, depth)
         for entry in filter(layouts.is_kept, entries):
             parts = entry.parts[depth:]
-            for owner in layouts.owners(parts, submitters) if parts else ():
+            for owner in layouts.owners(parts, table) if parts else ():
                 self._sort(entry, owner)
             if not parts:
                 self.unknown[entry.name].append(f"{shown(entry.name)} {entry.fault}.")
@@ -211,7 +218,8 @@ class _Collection:
             marks = ", ".join(shown(ascii(mark)) for mark in sorted(self.marks[who]))
             said.append(f"{marks} are one name here, and may be two people: none of it was collected.")
             return Collected(student=student, status="refused", sentences=tuple(said))
-        notebooks = [(owner, entry) for owner, entry in self.files[who] if _NOTEBOOK.fullmatch(owner.file)]
+        files = nested.opened(self.files[who], nested.Room(MAX_STUDENT_BYTES), said)
+        notebooks = [(owner, entry) for owner, entry in files if _NOTEBOOK.fullmatch(owner.file)]
         if not notebooks:
             others = ", ".join(shown(owner.file) for owner, _ in self.files[who][:5])
             said += [f"{student} handed in {others}, and no notebook."] if others else []
@@ -219,9 +227,17 @@ class _Collection:
         if len(notebooks) > MAX_FILES:
             said.append(f"{student} handed in {len(notebooks)} notebooks: the first {MAX_FILES} were looked at.")
         names = self._copy(self.out / student, notebooks[:MAX_FILES], said)
-        late = any(owner.late for owner, _ in notebooks)
         status = "collected" if names else "refused"
-        return Collected(student=student, status=status, files=names, sentences=tuple(said), late=late)
+        more = self._when(student, [owner for owner, _ in notebooks])
+        return Collected(student=student, status=status, files=names, sentences=tuple(said), **more)
+
+    def _when(self, student: str, owners: Sequence[Owner]) -> dict:
+        """When a student handed in, the last time counting, and whether that was late."""
+        known = self.roster.find(student) if self.roster else None
+        told = handins.of_row(known.row) if known else handins.Handin()
+        last = max((owner.handed_in for owner in owners if owner.handed_in), default=told.at)
+        late = told.late or any(owner.late for owner in owners)
+        return {"late": late, "handed_in": last.isoformat() if last else "", "late_s": told.late_s}
 
     def _copy(self, folder: Path, notebooks: Sequence[tuple[Owner, Entry]], said: list[str]) -> tuple[str, ...]:
         """Write notebooks into a student's folder, each under a name of its own; returns the names."""
@@ -252,8 +268,8 @@ def _unused(name: str, taken: dict[str, str]) -> str:
     return name
 
 
-def _submitters(entries: Sequence[Entry], depth: int) -> dict[str, list[tuple[str, ...]]]:
-    """Gradescope's table of submitters, where there is one that can be read."""
+def _table(entries: Sequence[Entry], depth: int) -> dict[str, Handed]:
+    """Gradescope's table of who handed in what, where there is one that can be read."""
     for entry in entries:
         if entry.parts[depth:] == (layouts.METADATA,):
             with contextlib.suppress(ValueError):

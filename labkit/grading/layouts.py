@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 
 from labkit.grading.arrivals import Entry
+from labkit.grading.handins import moment
 
 METADATA = "submission_metadata.yml"  # Gradescope's table of who handed in what
 _CANVAS = re.compile(r"(?P<name>[^_]+)_(?P<late>LATE_)?(?P<user>\d+)_(?P<submission>\d+)_(?P<file>.+)", re.DOTALL)
@@ -15,12 +17,24 @@ _EDITORS = ("__MACOSX", ".ipynb_checkpoints", ".git", ".DS_Store", "Thumbs.db", 
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """Whose a file may be: one of these keys tells. `mark` is one for all files of one person, empty where unknown."""
+    """Whose a file may be: one of these keys tells. `mark` is one for all files of one person, empty where unknown.
+
+    late, handed_in: a platform's mark, and the time that it gives.
+    """
 
     mark: str
     keys: tuple[str, ...]
     file: str
     late: bool = False
+    handed_in: datetime | None = None
+
+
+@dataclass(kw_only=True)
+class Handed:
+    """A submission in Gradescope's table: the keys of each submitter, and when it came."""
+
+    submitters: list[tuple[str, ...]] = field(default_factory=list)
+    at: datetime | None = None
 
 
 def is_kept(entry: Entry) -> bool:
@@ -49,15 +63,15 @@ def _by_platform(name: str) -> re.Match | None:
     return _MOODLE.fullmatch(name) or _CANVAS.fullmatch(name)
 
 
-def owners(parts: Sequence[str], submitters: Mapping[str, Sequence[tuple[str, ...]]]) -> list[Owner]:
+def owners(parts: Sequence[str], table: Mapping[str, Handed]) -> list[Owner]:
     """Whose an entry is: several for a group in Gradescope, none for what is no file of a student."""
     top, file = parts[0], parts[-1]
     if moodle := _MOODLE.fullmatch(top):
         if moodle["kind"] != "file":
             return []  # the text that a student typed in beside the file
         return [Owner(mark=moodle["number"], keys=(moodle["number"], moodle["name"]), file=moodle["file"] or file)]
-    if top in submitters:
-        return [Owner(mark=keys[0], keys=keys, file=file) for keys in submitters[top]]
+    if top in table:
+        return [Owner(mark=keys[0], keys=keys, file=file, handed_in=table[top].at) for keys in table[top].submitters]
     if len(parts) > 1:
         return [Owner(mark=top, keys=(top,), file=file)]
     if canvas := _CANVAS.fullmatch(top):
@@ -69,18 +83,22 @@ def owners(parts: Sequence[str], submitters: Mapping[str, Sequence[tuple[str, ..
     return [Owner(mark="", keys=tuple(key for key in keys if key), file=top)]
 
 
-def gradescope(text: str) -> dict[str, list[tuple[str, ...]]]:
-    """By folder of Gradescope's export, the keys of each submitter: sid, email, name.
+def gradescope(text: str) -> dict[str, Handed]:
+    """By folder of Gradescope's export, when it came, and the keys of each submitter: sid, email, name.
 
     Read line by line: the file is YAML with Ruby's symbols, and holds names that students chose for themselves.
     """
     found: dict[str, list[dict[str, str]]] = {}
-    folder, section = None, ""
+    times: dict[str, datetime | None] = {}
+    name, folder, section = "", None, ""
     for line in text.splitlines():
         if head := re.fullmatch(r"([\w.-]+):\s*", line):
-            folder, section = found.setdefault(head[1], []), ""
-        elif part := re.match(r"  :?(\w+):", line):
+            name, section = head[1], ""
+            folder = found.setdefault(name, [])
+        elif part := re.match(r"  :?(\w+):\s*(.*)", line):
             section = part[1]
+            if folder is not None and section == "created_at":
+                times.setdefault(name, moment(_scalar(part[2].strip())))
         value = re.fullmatch(r"\s+(- )?:?(name|sid|email):\s*(.*?)\s*", line)
         if folder is None or section != "submitters" or not value:
             continue
@@ -89,7 +107,7 @@ def gradescope(text: str) -> dict[str, list[tuple[str, ...]]]:
         if folder and value[2] not in folder[-1]:
             folder[-1][value[2]] = _scalar(value[3])
     keys = {name: [_telling(person) for person in people] for name, people in found.items()}
-    return {name: [each for each in people if each] for name, people in keys.items()}
+    return {name: Handed(submitters=list(filter(None, each)), at=times.get(name)) for name, each in keys.items()}
 
 
 def _telling(person: Mapping[str, str]) -> tuple[str, ...]:
