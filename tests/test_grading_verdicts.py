@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import time
 import io
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -235,6 +236,17 @@ def test_a_forged_reply_gains_nothing_and_harms_nothing(payload):
 @pytest.mark.parametrize("status", ["timeout", "memory", "died", "output-limit"])
 def test_how_the_box_ended_is_the_status(status):
     assert judged(Forging(b"", status), DOUBLE, seed=SEED).status == status
+
+
+def test_the_box_keeps_the_time_and_not_the_judge():
+    class Late(Here):
+        def call(self, name, payload, timeout_s):
+            if decode(payload)["do"] == "look":
+                return super().call(name, payload, timeout_s)
+            time.sleep(timeout_s)
+            return Reply("timeout")
+
+    assert judged(Late(double=double), DOUBLE, seed=SEED, time_limit_s=0.3).status == "timeout"
 
 
 def test_a_forged_signature_and_look_do_not_stop_the_grader():

@@ -166,7 +166,12 @@ class Session:
         exchange = Exchange(self._talk, self._output, self._inbox, self._limits.output_bytes, unsent)
         started_s = time.monotonic()
         limit_s = min(limit_s, self._left_s)
-        self._await(exchange, started_s + limit_s, f"it took longer than {limit_s:.3g} s")
+        try:
+            self._await(exchange, started_s + limit_s, f"it took longer than {limit_s:.3g} s")
+        except BaseException:  # such as a deadline of the caller's: the reply would be taken for that of the next call
+            self.over = "timeout"
+            self._end()
+            raise
         seconds = time.monotonic() - started_s
         self._left_s -= seconds
         exchange.drain()
