@@ -1,17 +1,20 @@
 """The sandbox with honest notebooks: what cells and calls give, how soon a child is there, what is left of it."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 
 import pytest
 import torch
 from boxes import HONEST, SMALL, WHY_NOT, asked
 
+from labkit.deadline import DeadlineExceeded, within
 from labkit.grading import box, cell, drop, exchange, frames, launch, seccomp, watch
 from labkit.grading.wire import decode, encode
 
@@ -65,6 +68,15 @@ def test_what_nearly_every_answer_uses_is_loaded_before_there_is_a_child(shared)
     look = "import sys, torch\nbefore = set(sys.modules)\nw = torch.zeros(2, requires_grad=True)\nw.sum().backward()\n"
     step = "torch.optim.AdamW([w]).step()\nprint(len(set(sys.modules) - before))"
     assert int(outcome(shared, look + step).output) < 10  # 800 where torch's compiler is not loaded yet
+
+
+@needs_a_box
+def test_a_call_that_its_caller_gives_up_ends_the_session(shared):
+    with shared.run([("f", "import time\ndef f():\n    time.sleep(9)")]) as session:
+        with pytest.raises(DeadlineExceeded):
+            within(0.3, lambda: session.call("f", encode({"do": "call", "args": []}), 5.0))
+        assert session.over == "timeout"
+        assert session.pids() == []
 
 
 @needs_a_box
@@ -248,7 +260,7 @@ def test_a_box_works_from_any_thread(shared):
 
 
 def test_without_a_sandbox_the_same_answers_come():
-    with box.TRUSTED(SMALL) as one:
+    with box.Trusted(SMALL) as one:
         before = len(one.pids())
         with one.run([HONEST, ("b", "1 / 0"), ("c", "import os\nprint(os.getcwd())")]) as session:
             assert asked(session) == 42
@@ -275,7 +287,7 @@ def test_other_systems_are_told_so(monkeypatch):
     monkeypatch.setattr(launch.sys, "platform", "darwin")
     assert "Linux" in box.available()
     with pytest.raises(box.Refused, match="Linux"):
-        box.TRUSTED()
+        box.Trusted()
 
 
 def test_an_unknown_processor_is_refused(monkeypatch):
@@ -321,6 +333,22 @@ def test_the_filter_is_there_for_two_architectures_and_jumps_stay_inside():
         assert lines[-1] == (0x06, 0, 0, 0x7FFF0000)
     with pytest.raises(KeyError):
         seccomp.program("riscv64")
+
+
+@pytest.mark.parametrize(("column", "header"), [(0, "x86_64-linux-gnu/asm/unistd_64.h"), (1, "asm-generic/unistd.h")])
+def test_the_filters_numbers_are_those_of_the_kernels_headers(column, header):
+    """64-bit Arm has the generic numbers. Headers older than a call do not have it."""
+    if not (path := Path("/usr/include", header)).exists():
+        pytest.skip(f"{path} is not here (Debian: linux-libc-dev)")
+    known = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", path.read_text()))
+    denied = seccomp._DENIED | {"clone": seccomp._CLONE, "clone3": seccomp._CLONE3, "socket": seccomp._SOCKET}
+    newest = max(map(int, known.values()))
+    wrong = {
+        name: (numbers[column], known.get(name))
+        for name, numbers in denied.items()
+        if (numbers[column] or 0) <= newest and str(numbers[column] or "") != known.get(name, "")
+    }
+    assert wrong == {}
 
 
 def test_messages_are_found_among_noise():
