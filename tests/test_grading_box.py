@@ -75,8 +75,8 @@ def test_a_call_that_its_caller_gives_up_ends_the_session(shared):
     with shared.run([("f", "import time\ndef f():\n    time.sleep(9)")]) as session:
         with pytest.raises(DeadlineExceeded):
             within(0.3, lambda: session.call("f", encode({"do": "call", "args": []}), 5.0))
-        assert session.over == "timeout"
-        assert session.pids() == []
+        assert (session.over, asked(session, "f")) == ("timeout", "died")
+    assert session.pids() == []
 
 
 @needs_a_box

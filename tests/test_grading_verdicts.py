@@ -2,8 +2,8 @@
 
 import contextlib
 import importlib.util
-import time
 import io
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -170,7 +170,6 @@ class Session:
             self._await(exchange, started_s + limit_s, f"it took longer than {limit_s:.3g} s")
         except BaseException:  # such as a deadline of the caller's: the reply would be taken for that of the next call
             self.over = "timeout"
-            self._end()
             raise
         seconds = time.monotonic() - started_s
         self._left_s -= seconds
