@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,8 @@ import pytest
 
 from labkit import course
 from labkit.course import CourseError
-from labkit.grading import grade, harness, release, submission, watch
+from labkit.grading import grade, harness, release, review, submission, watch
+from labkit.grading import jobs as jobs_module
 from labkit.grading.box import available
 
 needs_box = pytest.mark.skipif(bool(available()), reason=f"needs a sandbox: {available()}")
@@ -164,6 +166,14 @@ def test_a_fault_of_the_grader_passes_for_nobodys(tmp_path, monkeypatch):
     assert "The grader failed: ZeroDivisionError" in result.message
 
 
+def test_a_release_with_exercises_that_are_not_known_here_gets_a_sentence():
+    cells = tuple(replace(cell, exercise="1.9") if cell.exercise == "1.3" else cell for cell in RELEASE.cells)
+    with pytest.raises(CourseError, match=r"no check of exercise 1\.9"):
+        _ = replace(BATCH, release=replace(RELEASE, cells=cells)).exercises
+    with pytest.raises(CourseError, match="has no exercises"):
+        _ = replace(BATCH, release=replace(RELEASE, cells=())).exercises
+
+
 def test_no_folder_gets_a_sentence(tmp_path):
     with pytest.raises(CourseError, match="is no folder of submissions"):
         grade.grade(tmp_path / "none", BATCH, tmp_path / "out")
@@ -209,7 +219,9 @@ def test_a_class_is_graded_once_and_the_same_whatever_the_jobs(tmp_path, monkeyp
         assert statuses["eve"] == statuses["dan"] == "unreadable"
         assert (statuses["fay"], statuses["gil"]) == ("died", "missing")
         assert len((out / "results.jsonl").read_text().splitlines()) == 3 * 7
-    monkeypatch.setattr(grade, "ProcessPoolExecutor", None)  # unchanged: nothing is run
+        assert review.notes(out)["cleo"] == ["Nobody of this name is on the roster."]
+        assert "ann" not in review.notes(out)
+    monkeypatch.setattr(jobs_module, "ProcessPoolExecutor", None)  # unchanged: nothing is run
     grade.grade(folder, BATCH, tmp_path / "out1", students=["ann", "gil"])
     assert (tmp_path / "out1" / "grades.csv").read_text() == EXPECTED
     assert json.loads((tmp_path / "out1" / "run.json").read_text())["sandbox"] is True

@@ -1,10 +1,11 @@
 """The grader's commands: what they take, and what they say. Each stands beside the others of `labkit`."""
 
 import json as json_module
+import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -60,8 +61,11 @@ def collect(
 @app.command()
 def grade(
     folder: Annotated[str, typer.Argument(help="A folder for each student, as labkit collect makes them.")],
-    lesson: Annotated[str, typer.Option("--lesson", metavar="NN", help="Which lesson was handed in.")],
     out: Annotated[str, typer.Option("--out", metavar="DIR", help="Where grades, feedback and what is kept go.")],
+    lesson: Annotated[str | None, typer.Option("--lesson", metavar="NN", help="Which lesson was handed in.")] = None,
+    nbgrader: Annotated[
+        str | None, typer.Option(metavar="SOURCE.ipynb", help="Not a lesson: an instructor's notebook, with its tests.")
+    ] = None,
     release: Annotated[str | None, typer.Option(metavar="MANIFEST", help="What labkit release wrote.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the private inputs; without it one that your key gives.")] = None,
     jobs: Annotated[int, typer.Option(min=1, max=64, help="How many students at a time.")] = 1,
@@ -74,36 +78,54 @@ def grade(
     json: Annotated[bool, typer.Option("--json", help="Print the results, a line each.")] = False,
 ) -> None:
     """Grade a class; killed or run again, it goes on where it was. Exit code 1: an exercise could not be graded."""
-    from tqdm import tqdm
-
+    from labkit.grading import console
     from labkit.grading import grade as module
-    from labkit.grading import release as releases
     from labkit.grading.box import available
 
     if not trusted and (why := available()):
         raise course.CourseError(why)
-    made = releases.load(Path(release)) if release else releases.from_course(course.find(lesson))
-    batch = module.Batch(release=made, seed=module.private_seed(made) if seed is None else seed, trusted=trusted)
+    batch = _batch(lesson, nbgrader, release, seed, trusted)
+    name = batch.told()["lesson"]
     listed = rosters.load(Path(roster)) if roster else None
     known = [one.id for one in listed.students] if listed else []
-    late = _late(Path(policy) if policy else None, Path(roster) if roster else None, made.lesson, Path(folder), listed)
-    total = sum(path.is_dir() for path in Path(folder).iterdir()) if Path(folder).is_dir() else None
-    with tqdm(total=total, unit="student", disable=None) as bar:
-        more = {"jobs": jobs, "students": known, "regrade": regrade, "policy": late, "progress": bar.update}
-        rows = module.grade(Path(folder), batch, Path(out), **more)
+    late = _late(Path(policy) if policy else None, Path(roster) if roster else None, name, Path(folder), listed)
+    console.refuse(Path(folder), Path(out), name)
+    with console.Bar(len(console.students(Path(folder)))) as bar:
+        more = {"jobs": jobs, "students": known, "regrade": regrade, "policy": late, "progress": bar.more}
+        try:
+            rows = module.grade(Path(folder), batch, Path(out), **more)
+        except KeyboardInterrupt:
+            bar.close()
+            print(console.STOPPED, file=sys.stderr)
+            raise typer.Exit(130) from None
     if json:
         for row in rows:
             print(json_module.dumps(row, ensure_ascii=False))
     else:
-        counted = Counter(row["status"] for row in rows)
-        students = len({row["student"] for row in rows})
-        print(f"{students} students; " + ", ".join(f"{counted[status]} {status}" for status in sorted(counted)))
-        print(f"wrote {out}/grades.csv, {out}/class.html and a page for each student in {out}/feedback/")
-        for line in lateness.summary(Path(out), {row["student"] for row in rows}):
+        for line in console.ending(rows, Path(out), bar.kept or 0):
             print(line)
         if trusted:
             print("Without a sandbox: run.json says so.")
     raise typer.Exit(1 if any(row["status"] == "ungraded" for row in rows) else 0)
+
+
+def _batch(lesson: str | None, nbgrader: str | None, release: str | None, seed: int | None, trusted: bool) -> Any:
+    """What is to be graded. CourseError: these options say nothing, or do not go together."""
+    from labkit.grading import advisory, assignment
+    from labkit.grading import grade as module
+    from labkit.grading import release as releases
+
+    if nbgrader and (lesson or release or seed is not None):
+        raise course.CourseError("--nbgrader brings tests of its own: leave --lesson, --release and --seed out.")
+    if nbgrader:
+        return advisory.Batch(assignment=assignment.load(Path(nbgrader)), trusted=trusted)
+    if not lesson:
+        raise course.CourseError("Say what was handed in: --lesson NN, or --nbgrader SOURCE.ipynb.")
+    asked = course.find(lesson)
+    made = releases.load(Path(release)) if release else releases.from_course(asked)
+    if made.lesson != asked.name:
+        raise course.CourseError(f"{release} is the release of {made.lesson}, not of {asked.name}.")
+    return module.Batch(release=made, seed=module.private_seed(made) if seed is None else seed, trusted=trusted)
 
 
 def _late(policy: Path | None, roster: Path | None, lesson: str, folder: Path, known: Roster | None) -> Applied | None:
@@ -127,7 +149,7 @@ def override(
     from labkit.grading import tables
 
     row = tables.override(Path(out), student, exercise, points, why)
-    tables.refresh(f"Lesson {_lesson_of(Path(out))}", Path(out))
+    tables.refresh(_title_of(Path(out)), Path(out))
     print(f"{student}, exercise {exercise}: {row['points']} of {row['max_points']} points.")
 
 
@@ -142,11 +164,11 @@ def export(
     from labkit.grading import gradebook
 
     known = rosters.load(Path(roster)) if roster else None
-    for path in gradebook.export(Path(out), to, Path(file), f"Lesson {_lesson_of(Path(out))}", known):
+    for path in gradebook.export(Path(out), to, Path(file), _title_of(Path(out)), known):
         print(f"wrote {path}")
 
 
-def _lesson_of(out: Path) -> str:
-    """The lesson that was graded there."""
+def _title_of(out: Path) -> str:
+    """What was graded there."""
     path = out / "run.json"
-    return json_module.loads(path.read_text(encoding="utf-8"))["lesson"] if path.is_file() else "?"
+    return json_module.loads(path.read_text(encoding="utf-8"))["title"] if path.is_file() else "?"

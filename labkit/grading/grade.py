@@ -9,23 +9,20 @@ import contextlib
 import hashlib
 import hmac
 import json
-import multiprocessing
-import multiprocessing.connection
-import os
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import labkit
 from labkit import build, checks, hardware
 from labkit.course import CourseError
 from labkit.describe import describe_error
-from labkit.grading import lateness, release, review, submission, tables
-from labkit.grading.box import Box, Limits, Trusted
+from labkit.grading import console, lateness, release, review, submission, tables
+from labkit.grading import jobs as side_by_side
+from labkit.grading.box import Limits
 from labkit.grading.cells import needed
 from labkit.grading.lateness import Applied
 from labkit.grading.notebook import MAX_BYTES
@@ -49,9 +46,50 @@ class Batch:
 
     @property
     def exercises(self) -> list[Exercise]:
-        """The lesson's exercises, in its order."""
+        """The lesson's exercises, in its order. CourseError: there are none, or this labkit has no check of one."""
         known = {one.number: one for one in checks.exercises()}
+        if not self.release.exercises:
+            raise CourseError(f"{self.release.lesson} has no exercises: there is nothing to grade.")
+        if unknown := ", ".join(number for number in self.release.exercises if number not in known):
+            raise CourseError(f"This labkit has no check of exercise {unknown}; released by {self.release.version}.")
         return [known[number] for number in self.release.exercises]
+
+    @property
+    def title(self) -> str:
+        """What was handed in, for pages."""
+        return f"Lesson {self.release.lesson}"
+
+    def told(self) -> dict:
+        """What verdicts depend on, for run.json."""
+        told = {"lesson": self.release.lesson, "release": self.release.sha256, "signed": self.release.signed}
+        return told | {"seed": self.seed}
+
+    def judge(self, folder: Path, box: Any) -> dict:
+        """One student's results, a dictionary each, and what was noted of the notebook."""
+        read = submission.read_folder(folder, self.release)
+        return {"results": [asdict(one) for one in results(read, self, box)], "notes": list(read.notes)}
+
+    def nothing(self) -> list[dict]:
+        """The results of a student who handed in nothing."""
+        return [asdict(unrun(one, "missing", "Nothing was handed in.")) for one in self.exercises]
+
+
+@runtime_checkable
+class Graded(Protocol):
+    """What can be graded: a lesson of the course, or an instructor's notebook; all of it as in Batch."""
+
+    limits: Limits
+    trusted: bool
+    title: str
+
+    def told(self) -> dict:
+        """What verdicts depend on."""
+
+    def judge(self, folder: Path, box: Any) -> dict:
+        """One student's results and notes."""
+
+    def nothing(self) -> list[dict]:
+        """The results of who handed in nothing."""
 
 
 def private_seed(made: Release) -> int:
@@ -62,7 +100,7 @@ def private_seed(made: Release) -> int:
 
 def grade(
     folder: Path,
-    batch: Batch,
+    batch: Graded,
     out: Path,
     *,
     jobs: int = 1,
@@ -76,39 +114,44 @@ def grade(
     folder: one folder a student. students: those on a roster; who handed in nothing has nothing but `missing`.
     regrade: what is kept is not believed; points set by hand stay. policy: what is taken off for lateness; None leaves
     that as it was when this was graded before.
-    progress: called with how many more students are done. CourseError: there is no such folder.
+    progress: called with how many more students are done, first with those that were kept.
+    CourseError: there is no such folder, or the system has ended a job.
     """
-    if not folder.is_dir():
-        raise CourseError(f"{folder} is no folder of submissions.")
+    folders = console.students(folder)
     kept = out / _KEPT
     kept.mkdir(parents=True, exist_ok=True)
-    folders = sorted(each for each in folder.iterdir() if each.is_dir() and not each.is_symlink())
     work = {each: kept / f"{_key(each, batch)}.json" for each in folders}
     ours = [each for each, path in work.items() if regrade or not path.exists()]
     progress(len(folders) - len(ours))
-    for each, found in _graded(ours, batch, min(jobs, len(ours))):
+    for each, found in side_by_side.graded(ours, batch, min(jobs, len(ours))):
         build.write(work[each], json.dumps(found, indent=1))
         progress(1)
     done = {each.name: json.loads(path.read_text(encoding="utf-8")) for each, path in work.items()}
     rows = [{"student": name, **row} for name, found in done.items() for row in found["results"]]
     absent = sorted(set(students) - {each.name for each in folders})
-    nothing = [asdict(unrun(one, "missing", "Nothing was handed in.")) for one in batch.exercises]
-    rows += [{"student": name, **row} for name in absent for row in nothing]
+    rows += [{"student": name, **row} for name in absent for row in batch.nothing()]
     build.write(out / "run.json", _run(folder, batch))
     if policy:
         build.write(out / lateness.FILE, lateness.keep(policy))
-    review.keep(out, {name: found["notes"] for name, found in done.items()})
-    tables.write(rows, f"Lesson {batch.release.lesson}", out)
+    stranger = ["Nobody of this name is on the roster."] if students else []
+    review.keep(out, {each: done[each]["notes"] + (stranger if each not in students else []) for each in done})
+    tables.write(rows, batch.title, out)
     return rows
 
 
-def _key(folder: Path, batch: Batch) -> str:
+def _key(folder: Path, batch: Graded) -> str:
     """The name under which a student's results are kept: of all that they depend on."""
     paths = submission.notebooks(folder)[: submission.MAX_NOTEBOOKS]
     files = [(path.name, _sha256(path)) for path in paths]
+    told = [batch.told(), batch.trusted, asdict(batch.limits)]
+    return build.digest([folder.name, files, *told, _code()])[:40]
+
+
+@cache
+def _code() -> str:
+    """The hash of labkit's own code, read once: a process goes on with what it has loaded."""
     code = [path.read_text(encoding="utf-8") for path in sorted(Path(labkit.__file__).parent.rglob("*.py"))]
-    told = [batch.release.sha256, batch.seed, batch.trusted, asdict(batch.limits)]
-    return build.digest([folder.name, files, *told, build.digest(code)])[:40]
+    return build.digest(code)
 
 
 def _sha256(path: Path) -> str:
@@ -117,39 +160,6 @@ def _sha256(path: Path) -> str:
     if told.st_size > MAX_BYTES:
         return f"{told.st_size} {told.st_mtime_ns}"
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _graded(folders: Sequence[Path], batch: Batch, jobs: int) -> Iterator[tuple[Path, dict]]:
-    """Each folder and what was found in it, as they are ready; every job has a box of its own."""
-    if not folders:
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, initializer=_open, initargs=(batch,)) as pool:
-        waiting = {pool.submit(_one, each): each for each in folders}
-        for done in as_completed(waiting):
-            yield waiting[done], done.result()
-
-
-_job: dict = {}
-
-
-def _open(batch: Batch) -> None:
-    """In a job: open its box, and end with the grader, however that ends."""
-    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
-    _job.update(batch=batch, box=(Trusted if batch.trusted else Box)(batch.limits))
-
-
-def _end_with(grader: multiprocessing.process.BaseProcess) -> None:
-    """Wait for the grader's end; a job of one that was killed would else wait for ever for another student."""
-    multiprocessing.connection.wait([grader.sentinel])
-    os._exit(1)
-
-
-def _one(folder: Path) -> dict:
-    """In a job: one student's results, a dictionary each, and what was noted of the notebook."""
-    batch = _job["batch"]
-    read = submission.read_folder(folder, batch.release)
-    return {"results": [asdict(one) for one in results(read, batch, _job["box"])], "notes": read.notes}
 
 
 def results(read: Submission, batch: Batch, box: Any) -> list[Result]:
@@ -250,9 +260,8 @@ def _around(source: str, number: int) -> str:
     return "\n".join(f"{'>' if at == number else ' '}{at:4}  {line[:160]}" for at, line in lines) if number else ""
 
 
-def _run(folder: Path, batch: Batch) -> str:
+def _run(folder: Path, batch: Graded) -> str:
     """run.json: what the verdicts of a run depend on."""
-    told = {"submissions": str(folder.absolute())}
-    told |= {"lesson": batch.release.lesson, "release": batch.release.sha256, "signed": batch.release.signed}
-    told |= {"labkit": labkit.__version__, "seed": batch.seed, "sandbox": not batch.trusted}
+    told = {"submissions": str(folder.absolute()), "title": batch.title}
+    told |= batch.told() | {"labkit": labkit.__version__, "sandbox": not batch.trusted}
     return json.dumps(told | {"hardware": hardware.machine().name}, indent=1) + "\n"

@@ -1,0 +1,72 @@
+"""Students side by side: each job is a process with a box of its own, and ends with the grader, however that ends."""
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+from labkit.course import CourseError
+from labkit.grading.box import Box, Trusted
+
+_BROKEN = "The system has ended a job of the grader, perhaps for want of memory. Whoever is graded stays so: "
+_BROKEN += "say it again with fewer --jobs."
+
+
+def graded(folders: Sequence[Path], batch: Any, jobs: int) -> Iterator[tuple[Path, dict]]:
+    """Each folder and what `batch.judge` found in it, as they are ready. CourseError: the system has ended a job.
+
+    Whoever stops listening, or is stopped, ends the jobs at once.
+    """
+    if not folders:
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, initializer=_open, initargs=(batch,)) as pool:
+        with _uninterrupted():
+            waiting = {pool.submit(_one, each): each for each in folders}
+        try:
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+        except BrokenProcessPool:
+            raise CourseError(_BROKEN) from None
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for job in multiprocessing.active_children():
+                job.kill()
+            raise
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A block whose new processes do not hear Ctrl-C: they are ended by the grader alone."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_job: dict = {}
+
+
+def _open(batch: Any) -> None:
+    """In a job: open its box, and end with the grader, however that ends."""
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+    _job.update(batch=batch, box=(Trusted if batch.trusted else Box)(batch.limits))
+
+
+def _end_with(grader: multiprocessing.process.BaseProcess) -> None:
+    """Wait for the grader's end; a job of one that was killed would else wait for ever for another student."""
+    multiprocessing.connection.wait([grader.sentinel])
+    os._exit(1)
+
+
+def _one(folder: Path) -> dict:
+    """In a job: what is found in one student's folder."""
+    return _job["batch"].judge(folder, _job["box"])
