@@ -31,6 +31,7 @@ SCAN_SIZES = (72, 76, 80, 84, 88, 92, 96)  # seven, for torch gives up on a func
 EVERY = 20  # steps between two lines of the log that are needed
 
 Batch = tuple[UInt8[Tensor, "B 1 S S"], Float[Tensor, " B"], Int64[Tensor, " B"]]
+Packed = tuple[bytes, int, Tensor, Tensor]
 Loop = Callable[[object, "Shelf", int, list], list]
 
 
@@ -64,18 +65,22 @@ class Shelf:
                 coming.extend(pool.submit(self._unpacked, step) for step in islice(steps, 1))
                 yield batch
 
+    def _stored(self, step: int) -> Packed:
+        """One batch as it lies on the shelf."""
+        return packed(self.batch_size, self.seed, step % 64)
+
     def _unpacked(self, step: int) -> Batch:
         """`read`, without a mark in the profiler's trace."""
-        packed, size, gains, labels = _packed(self.batch_size, self.seed, step % 64)
+        scans, size, gains, labels = self._stored(step)
         time.sleep(self.latency_s)
-        pictures = torch.frombuffer(bytearray(zlib.decompress(packed)), dtype=torch.uint8)
+        pictures = torch.frombuffer(bytearray(zlib.decompress(scans)), dtype=torch.uint8)
         with self._lock:
             self.read_by["owner" if threading.get_ident() == self.owner else "others"] += 1
         return pictures.view(-1, 1, size, size), gains, labels
 
 
 @cache
-def _packed(batch_size: int, seed: int, index: int) -> tuple[bytes, int, Tensor, Tensor]:
+def packed(batch_size: int, seed: int, index: int) -> Packed:
     """One batch as it lies on the shelf: compressed pictures, their size in pixels, gains, labels."""
     held = glyphs.load("train", SIZE)
     generator = torch.Generator().manual_seed(1000 * seed + index)

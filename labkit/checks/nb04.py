@@ -7,7 +7,21 @@ import torch
 
 from labkit.checker import Exercise, exact
 from labkit.checks.guard import NanGuard, drive_guard, guard_cases, guard_faults, waits_for_old_work_only
-from labkit.checks.waitless import drive_loop, is_faster, loop_cases, loop_faults, loop_found, quick_loop, waits_seldom
+from labkit.checks.waitless import (
+    FASTER,
+    drive_loop,
+    is_faster,
+    loop_cases,
+    loop_faults,
+    loop_found,
+    quick_loop,
+    quick_run,
+    same_run,
+    slow_loop,
+    too_slow,
+    waits_seldom,
+)
+from labkit.timing import Timing
 
 # ---- 4.1: does a call wait? -----------------------------------------------------------------------------------------
 
@@ -161,6 +175,15 @@ EXERCISES = (
         find=loop_found,
         mechanism=waits_seldom,
         bar=is_faster,
+        timing=Timing(
+            inputs=lambda seed: (seed,),
+            ready=lambda fn, seed: quick_run(fn, seed, 20),
+            run=quick_run,
+            baseline=lambda *given: slow_loop(*given[:4]),
+            fault=same_run,
+            asked=FASTER,
+            short=too_slow,
+        ),
         points=5,
         hints=(
             "Losses missing: look after the last batch too, when the number of steps is no multiple of `every`.",

@@ -21,6 +21,8 @@ from labkit.checks.outliers import (
     slow_cases,
     slow_steps,
 )
+from labkit.compare import fit
+from labkit.timing import Timing
 
 FASTER, BAR_STEPS = 3.0, 20
 _FEW_STEPS = 22  # two lines of the log, and a step after the second
@@ -99,8 +101,11 @@ def _six_repairs(fn: Callable) -> str | None:
 def _three_times_faster(fn: Callable) -> str | None:
     """Times the loop with all six faults and fn in turns, here and now, until they can be told apart."""
     times = faster(partial(workshop.loop, faults=workshop.FAULTS), fn)
-    if times >= FASTER:
-        return None
+    return None if times >= FASTER else _too_slow(times)
+
+
+def _too_slow(times: float) -> str:
+    """What to say of a loop that is only so many times as fast."""
     shown = math.floor(100 * times) / 100  # never 3.00 where 3 was missed
     return f"It is {shown:.2f} times as fast as the loop with six faults, timed in turns; {FASTER:g} is asked for."
 
@@ -121,6 +126,48 @@ def faster(slow: workshop.Loop, fast: workshop.Loop) -> float:
             if not 0.6 * FASTER < times < FASTER:
                 break
     return times
+
+
+class _Stocked(workshop.Shelf):
+    """A shelf with batches that were packed elsewhere."""
+
+    def __init__(self, stock: list[workshop.Packed]) -> None:
+        super().__init__()
+        self._stock = stock
+
+    def _stored(self, step: int) -> workshop.Packed:
+        return self._stock[step % len(self._stock)]
+
+
+def _stock(seed: int) -> tuple[list[workshop.Packed]]:
+    """Packed batches for one run that a grader times."""
+    return ([workshop.packed(64, seed, step) for step in range(BAR_STEPS)],)
+
+
+@cache
+def _bench() -> object:
+    """The device that such runs share."""
+    return device_thread.open(fresh=True)
+
+
+def _ready(fn: Callable, stock: list[workshop.Packed]) -> None:
+    """Begin as every run does: with nothing compiled, and one step done."""
+    torch.compiler.reset()
+    fn(_bench(), _Stocked(stock), 1, [])
+    _bench().synchronize()
+
+
+def _losses(fn: Callable, stock: list[workshop.Packed]) -> list[float]:
+    """The losses of a run; all is done when it returns."""
+    losses = fn(_bench(), _Stocked(stock), BAR_STEPS, [])
+    _bench().synchronize()
+    return workshop.numbers(listed(losses, "fast_loop returns the losses in a list"))
+
+
+def _same_losses(got: object, expected: list[float]) -> str | None:
+    """Says so where a run that is timed has other losses than that of the slow loop."""
+    why = close(2e-3, 2e-3, "In the run that is timed its losses are others than those of the loop with six faults.")
+    return why(fit(got, expected), expected)
 
 
 EXERCISES = (
@@ -179,6 +226,15 @@ EXERCISES = (
         find=_kept,
         mechanism=_six_repairs,
         bar=_three_times_faster,
+        timing=Timing(
+            inputs=_stock,
+            ready=_ready,
+            run=_losses,
+            baseline=partial(workshop.loop, faults=workshop.FAULTS),
+            fault=_same_losses,
+            asked=FASTER,
+            short=_too_slow,
+        ),
         points=6,
         hints=(
             "Copy slow_loop and change a line at a time; labkit.sync.watch() around a run lists the lines that wait.",

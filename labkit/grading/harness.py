@@ -111,4 +111,11 @@ def _mechanism(fn: Callable, request: dict) -> dict:
     return {"value": _part(request, "MECHANISM")(fn)}
 
 
-_ACTIONS = {"look": _look, "call": _call, "load": _load, "drive": _drive, "mechanism": _mechanism}
+def _time(fn: Callable, request: dict) -> dict:
+    """What one part of a bar's measurement gives: for the learner's function, or where one is told, for a baseline."""
+    fn = _part(request, "BASELINE") if request["baseline"] else fn
+    part, given = _part(request, request["part"]), request["given"]
+    return {"value": part(*given) if request["part"] == "THEN" else part(fn, *given)}
+
+
+_ACTIONS = {"time": _time, "look": _look, "call": _call, "load": _load, "drive": _drive, "mechanism": _mechanism}

@@ -9,7 +9,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +116,18 @@ class Session:
     def pids(self) -> list[int]:
         """The session's processes, as this system numbers them."""
         return watch.family(self._roots)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """A block in which nothing of the session runs, whatever it has started."""
+        stopped: set[int] = set()
+        try:
+            while new := set(self.pids()) - stopped:
+                _signalled(new, signal.SIGSTOP)  # one that is told to stop forks no more
+                stopped |= new
+            yield
+        finally:
+            _signalled(stopped, signal.SIGCONT)
 
     def run(self, cells: Sequence[tuple[str, str]]) -> None:
         """Run cells, (name, source), one after the other, and add their outcomes."""
@@ -242,6 +254,13 @@ class Session:
         if self._keeper >= 0:
             os.close(self._keeper)
             self._keeper = -1
+
+
+def _signalled(pids: Iterable[int], number: int) -> None:
+    """Send a signal to those that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 def _with_sender(link: socket.socket) -> tuple[bytes, int]:

@@ -18,6 +18,8 @@ from labkit.judge import Exercise
 _PACKAGE = "labkit.checks"
 _FOLDER = Path(checks.__file__).parent
 PARTS = ("cases", "drive", "mechanism")
+TIMED = ("ready", "run")  # in the learner's process; in the baseline's these and BASELINE
+BASELINE = ("then", "baseline")
 
 
 @dataclass
@@ -60,11 +62,15 @@ def _bound(statement: ast.stmt) -> set[str]:
 
 
 @cache
-def sliced(exercise: Exercise) -> Slice:
-    """The slice of an exercise. ValueError where its reference would be in it: then it cannot be graded."""
+def sliced(exercise: Exercise, parts: tuple[str, ...] = PARTS) -> Slice:
+    """The slice of an exercise, of such parts as it has: of PARTS, or where it is timed, of TIMED.
+
+    ValueError where its reference would be in it: then it cannot be graded.
+    """
     home = _home(exercise)
     keywords = _declaration(exercise, home)
-    parts = tuple(part for part in PARTS if part in keywords)
+    keywords |= {part.arg: part.value for part in getattr(keywords.get("timing"), "keywords", ())}
+    parts = tuple(part for part in parts if part in keywords)
     secret = _origin(home, keywords["reference"])
     following = _Following(secret)
     for part in parts:
