@@ -3,8 +3,8 @@
 import gc
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from labkit.compare import Finding
 from labkit.ranks import counting
 
 _BYTES = 8
+_STEPS, _LR = 3, 0.2
 _BLOCKED_S, _AHEAD_S = 2.5, 0.2  # how long ranks wait for the one ahead to compute, and to be rash
 
 
@@ -26,9 +27,28 @@ def _vector(tensors: Iterable[Tensor]) -> Float[Tensor, "P"]:
     return torch.cat([each.detach().flatten() for each in tensors])
 
 
-def _backward(model: nn.Module, seed: int) -> None:
-    """Add the gradients of half a batch of this rank."""
-    dice = torch.Generator().manual_seed(1000 * seed + dist.get_rank())
+def _drawn(seed: int, rank: int) -> Net:
+    """A rank's network, drawn with dice of its own."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1000 + 7 * rank + seed)
+        return Net()
+
+
+def _batch(seed: int, step: int, last: bool) -> int:
+    """The seed of a micro-batch."""
+    return 10 * seed + 2 * step + last
+
+
+def _descend(params: Iterable[Tensor], lr: float) -> None:
+    """A step against the gradients: an optimizer of torch's would load its compiler into each rank, two seconds."""
+    with torch.no_grad():
+        for p in params:
+            p -= lr * p.grad
+
+
+def _backward(model: nn.Module, seed: int, rank: int) -> None:
+    """Add the gradients of half a batch of a rank."""
+    dice = torch.Generator().manual_seed(1000 * seed + rank)
     inputs = torch.randn(4, WIDTH, generator=dice, dtype=torch.double)
     targets = torch.randint(WIDTH, (4,), generator=dice)
     (cross_entropy(model(inputs), targets) / 2).backward()
@@ -45,7 +65,7 @@ def _staggered(ddp: object, model: nn.Module, folder: str, patience_s: float) ->
     if dist.get_rank():
         found["blocked"] = not _appears(computed, patience_s)
         found["rash"] = not found["blocked"] and _appears(returned, _AHEAD_S)
-    _backward(model, 0)
+    _backward(model, 0, dist.get_rank())
     computed.touch()
     ddp.wait()
     returned.touch()
@@ -66,25 +86,22 @@ def _trained(ddp_class: Callable, bucket_bytes: int, seed: int, folder: str) -> 
     sent: messages in each step. moved: a gradient is no longer where it was at the start. too_soon: hooks of the kind
     that torch calls before it adds up.
     """
-    torch.manual_seed(1000 + 7 * dist.get_rank() + seed)
-    model = Net()
+    model = _drawn(seed, dist.get_rank())
     ddp = ddp_class(model, in_groups(model, bucket_bytes))
     trainable = [p for p in model.parameters() if p.requires_grad]
     start, seen, sent = {"weights": _vector(model.parameters()), "buffers": model.offset.clone()}, [], []
     places = _places(trainable)
-    for step in range(3):
+    for step in range(_STEPS):
         with counting() as c:
             ddp.zero_grad()
             for last in (False, True):
                 ddp.sync = last
-                _backward(model, 10 * seed + 2 * step + last)
+                _backward(model, _batch(seed, step, last), dist.get_rank())
             ddp.wait()
         sent.append(c.calls["all_reduce"])
         if lost := sum(p.grad is None for p in trainable):
             return {"lost": lost}
-        with torch.no_grad():  # an optimizer of torch's would load its compiler into each rank: two seconds
-            for p in trainable:
-                p -= 0.2 * p.grad
+        _descend(trainable, _LR)
         seen.append(_vector(model.parameters()))
     hints = {"sent": sent, "moved": places != _places(trainable), "too_soon": any(p._backward_hooks for p in trainable)}
     return {**start, "after": torch.stack(seen), **hints, **_staggered(ddp, model, folder, _AHEAD_S)}
@@ -95,23 +112,37 @@ def _places(params: Iterable[Tensor]) -> list[int]:
     return [0 if p.grad is None else p.grad.data_ptr() for p in params]
 
 
-@cache
-def _as_it_should(world_size: int, bucket_bytes: int, seed: int) -> list:
-    """What the course's own class does in each rank."""
-    return _tried(Ddp, world_size, bucket_bytes, seed)
+def drive_ddp(ddp_class: Callable, world_size: int, bucket_bytes: int, seed: int) -> list[dict]:
+    """What each of world_size ranks does under a learner's class; the trusted one has none."""
+    ran = _due if ddp_class is Ddp else partial(_in_ranks, ddp_class)
+    return ran(world_size, bucket_bytes, seed)
 
 
-def _tried(ddp_class: Callable, world_size: int, bucket_bytes: int, seed: int) -> list:
+def _in_ranks(ddp_class: Callable, world_size: int, bucket_bytes: int, seed: int) -> list[dict]:
     """What a class does in each rank."""
     with tempfile.TemporaryDirectory() as folder:
         return in_ranks("12.4", _trained, world_size, ddp_class, bucket_bytes, seed, folder)
 
 
-def drive_ddp(ddp_class: Callable, world_size: int, bucket_bytes: int, seed: int) -> Finding:
-    """`right`, or what is wrong with the training of world_size ranks under a learner's class."""
-    right = _as_it_should(world_size, bucket_bytes, seed)
-    ranks = right if ddp_class is Ddp else _tried(ddp_class, world_size, bucket_bytes, seed)
-    return Finding(_wrong_with(ranks, right[0]))
+def _due(world_size: int, bucket_bytes: int, seed: int) -> list[dict]:
+    """What each rank should do: what one process trains on the data of all, and a message for each group."""
+    model = _drawn(seed, rank=0)
+    start, seen = {"weights": _vector(model.parameters()), "buffers": model.offset.clone()}, []
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    for step in range(_STEPS):
+        model.zero_grad()
+        for rank in range(world_size):
+            for last in (False, True):
+                _backward(model, _batch(seed, step, last), rank)
+        _descend(trainable, _LR / world_size)
+        seen.append(_vector(model.parameters()))
+    hints = {"sent": [len(in_groups(model, bucket_bytes))] * _STEPS, "moved": False, "too_soon": False}
+    return [{**start, "after": torch.stack(seen), **hints, "blocked": False, "rash": False}] * world_size
+
+
+def ddp_found(got: Sequence, expected: Sequence, *_case: object) -> Finding:
+    """`right`, or what is wrong with what ranks did."""
+    return Finding(_wrong_with([each for each, _ in zip(got, expected, strict=True)], expected[0]))
 
 
 def _wrong_with(ranks: list[dict], right: dict) -> str:
@@ -121,13 +152,18 @@ def _wrong_with(ranks: list[dict], right: dict) -> str:
     for name in ("weights", "buffers"):
         if not all(torch.equal(each[name], right[name]) for each in ranks):
             return f"{name} differ at the start"
-    if not all(torch.allclose(each["after"], ranks[0]["after"], rtol=0, atol=1e-12) for each in ranks):
+    if not all(_near(each["after"], ranks[0]["after"], 1e-12) for each in ranks):
         return _why_apart(ranks[-1], right["sent"])
     if any(each["rash"] for each in ranks):
         return "wait() returns too early"
-    if not torch.allclose(ranks[0]["after"], right["after"], rtol=0, atol=1e-10):
+    if not _near(ranks[0]["after"], right["after"], 1e-10):
         return "ranks agree on wrong weights"
     return "right"
+
+
+def _near(mine: Tensor, other: Tensor, atol: float) -> bool:
+    """Whether numbers are as many, and as large."""
+    return mine.shape == other.shape and torch.allclose(mine, other, rtol=0, atol=atol)
 
 
 def _why_apart(rank: dict, due: list[int]) -> str:
@@ -185,11 +221,11 @@ def _looked_at(ddp_class: Callable, bucket_bytes: int, folder: str) -> dict:
         with counting() as silent:
             ddp.zero_grad()
             ddp.sync = False
-            _backward(model, 0)
+            _backward(model, 0, dist.get_rank())
         ddp.sync = True
         with counting() as c:
             counted.append(c)
-            _backward(model, 1)
+            _backward(model, 1, dist.get_rank())
             kept = _live_bytes(model) - before if len(counted) == 3 else 0
             ddp.wait()
         items.append(_n_items(vars(ddp)))

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from labkit.checker import Exercise, close
-from labkit.checks.buckets import ddp_cause, drive_ddp, in_buckets
+from labkit.checks.buckets import ddp_cause, ddp_found, drive_ddp, in_buckets
 from labkit.checks.replicas import Ddp, in_ranks, trusted
 from labkit.checks.shares import drive_share, my_share, share_cases, share_cause
 from labkit.checks.tokens import TOKEN_MISTAKES, drive_tokens, one_at_a_time, token_mean_backward
@@ -159,6 +159,7 @@ EXERCISES = (
         reference=Ddp,
         compare=ddp_cause,
         drive=drive_ddp,
+        find=ddp_found,
         mechanism=in_buckets,
         points=6,
         hints=(

@@ -106,9 +106,7 @@ def smallest_stage(layers: list[int], ranks: int, room_bytes: int) -> int | None
 
     From stage 2 on a layer's whole gradient is there for a moment, in stage 3 its whole parameters as well.
     """
-    whole, part, largest = sum(layers), sum(-(-n // ranks) for n in layers), max(layers)
-    needs = [16 * whole, 4 * whole + 12 * part, 2 * whole + 14 * part + 2 * largest, 16 * part + 4 * largest]
-    return next((stage for stage, n_bytes in enumerate(needs) if n_bytes <= room_bytes), None)
+    return next((stage for stage, n_bytes in enumerate(_needs(layers, ranks)) if n_bytes <= room_bytes), None)
 
 
 def _needs(layers: list[int], ranks: int) -> list[int]:
@@ -231,6 +229,7 @@ EXERCISES = (
         reference=zero.FlatStage1,
         compare=sharded.stage1_cause,
         drive=sharded.drive_stage1,
+        find=sharded.stage1_found,
         mechanism=sharded.in_shards,
         points=5,
         hints=(
@@ -246,6 +245,7 @@ EXERCISES = (
         reference=zero.ClippedStage2,
         compare=scattered.stage2_cause,
         drive=scattered.drive_stage2,
+        find=scattered.stage2_found,
         mechanism=scattered.gradients_in_shards,
         points=5,
         hints=(
@@ -262,6 +262,7 @@ EXERCISES = (
         reference=zero.GatheredStage3,
         compare=gathered.stage3_cause,
         drive=gathered.drive_stage3,
+        find=gathered.stage3_found,
         mechanism=gathered.freed_between,
         points=4,
         hints=(

@@ -1,39 +1,49 @@
 """How a learner's ZeRO stage 2 is looked at, for lesson 14, in real ranks: gradients that leave as they come."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from labkit.checks import sharded
+from labkit.checks import looks, sharded, undivided
 from labkit.checks.sharded import BYTES
 from labkit.checks.zero import AdamW, ClippedStage2
 from labkit.compare import Finding
 from labkit.ranks import counting
 
 _MICRO = 2
+_EPS = 1.0  # so large that an update grows with its gradient: Adam's own is the same for a gradient and for twice it
 _MAX_NORMS = (inf, inf, 0.5, 2.0)  # of each step: the first two clip nothing, so that a fault shows where it is
+
+
+def _layers(sizes: Sequence[int], seed: int, world_size: int) -> tuple[list[Tensor], list[nn.Parameter]]:
+    """Padded vectors, the same on all ranks, and the parameters that are views of them."""
+    dice = torch.Generator().manual_seed(seed)
+    flats = [torch.randn(n + -n % world_size, generator=dice, dtype=torch.double) for n in sizes]
+    return flats, [nn.Parameter(flat[:n]) for flat, n in zip(flats, sizes, strict=True)]
+
+
+def _loss(layers: Sequence[Tensor], seed: int, step: int, micro: int, rank: int) -> Tensor:
+    """The loss of a rank's micro-batch in a step."""
+    return sharded.loss(layers, 100 * seed + 10 * step + micro, rank)
 
 
 def _trained(stage: Callable, sizes: tuple[int, ...], seed: int, look: bool = False) -> dict:
     """As for stage 1, of layers that are vectors already; `early` is what is kept between two backward passes."""
     AdamW.made = []
-    world = dist.get_world_size()
-    dice = torch.Generator().manual_seed(seed)
-    flats = [torch.randn(n + -n % world, generator=dice, dtype=torch.double) for n in sizes]
-    layers = [nn.Parameter(flat[:n]) for flat, n in zip(flats, sizes, strict=True)]
+    world, rank = dist.get_world_size(), dist.get_rank()
+    flats, layers = _layers(sizes, seed, world)
     before = sharded.live_bytes(layers) if look else 0
-    # So large an eps makes an update grow with its gradient: Adam's own is the same for a gradient and for twice it.
-    run = stage(list(flats), partial(AdamW, eps=1.0))
+    run = stage(list(flats), partial(AdamW, eps=_EPS))
     seen, kept, early = [sharded.vector(layers)], 0, []
     for step, max_norm in enumerate(_MAX_NORMS):
         with counting() as c:
             for micro in range(_MICRO):
-                sharded.loss(layers, 100 * seed + 10 * step + micro).backward()
+                _loss(layers, seed, step, micro, rank).backward()
                 for which in reversed(range(len(layers))):
                     calls = c.n_calls
                     run.ready(which, pad(layers[which].grad, (0, -sizes[which] % world)))
@@ -53,17 +63,32 @@ def _trained(stage: Callable, sizes: tuple[int, ...], seed: int, look: bool = Fa
     }
 
 
-def drive_stage2(stage: Callable, world_size: int, sizes: tuple[int, ...], seed: int) -> Finding:
-    """`right`, or what is wrong with the parameters that world_size ranks train with a learner's stage 2."""
-    if stage is ClippedStage2:
-        return Finding("right")
-    tasks = [(each, sizes, seed, False) for each in (ClippedStage2, stage)]
+def drive_stage2(stage: Callable, world_size: int, sizes: tuple[int, ...], seed: int) -> Sequence:
+    """What each of world_size ranks trains with a learner's stage 2; the trusted has none."""
+    return _due(world_size, sizes, seed) if stage is ClippedStage2 else _in_ranks(stage, world_size, sizes, seed)
+
+
+def _in_ranks(stage: Callable, world_size: int, sizes: tuple[int, ...], seed: int) -> Sequence[dict]:
+    """What each rank has trained and sent."""
     look = [(stage, sharded.SIZES, 7, True)] if world_size == sharded.SIZES_BY else []
-    right, ranks, *looks = sharded.launched("14.3", _trained, world_size, tasks + look)
-    if looks:
-        sharded.keep_look(stage, looks)
+    ranks, *seen = looks.launched("14.3", _trained, world_size, [(stage, sizes, seed, False), *look])
+    if seen:
+        looks.keep(stage, seen)
+    return ranks
+
+
+def _due(world_size: int, sizes: tuple[int, ...], seed: int) -> list[dict]:
+    """What each rank should have trained."""
+    _, layers = _layers(sizes, seed, world_size)
+    loss_of = lambda step, rank: sum(_loss(layers, seed, step, micro, rank) for micro in range(_MICRO))
+    seen = undivided.path(layers, loss_of, world_size, _MAX_NORMS, eps=_EPS)
+    return undivided.by_rank(seen, world_size, sharded.parts(sizes, world_size))
+
+
+def stage2_found(got: Sequence, expected: Sequence, world_size: int, sizes: tuple[int, ...], _seed: int) -> Finding:
+    """`right`, or what is wrong with what ranks trained."""
     part = sharded.parts(sizes, world_size)
-    return Finding(sharded.wrong_with(ranks, right[0], part, atol=1e-6))  # torch's own clipping adds 1e-6 to a norm
+    return Finding(sharded.wrong_with(got, expected, part, atol=1e-6))  # torch's own clipping adds 1e-6 to a norm
 
 
 _CAUSES = {
@@ -86,7 +111,7 @@ def stage2_cause(got: object, expected: object) -> str | None:
 def gradients_in_shards(stage: Callable) -> str | None:
     """None where gradients are scattered as they come and a part of them is kept; else what is not so."""
     world_size, task = sharded.SIZES_BY, (stage, sharded.SIZES, 7, True)
-    (ranks,) = sharded.taken_look(stage, lambda: sharded.launched("14.3", _trained, world_size, [task]))
+    (ranks,) = looks.taken(stage, lambda: looks.launched("14.3", _trained, world_size, [task]))
     n, part = sum(sharded.SIZES), sharded.parts(sharded.SIZES, world_size)
     to_all = sum(n_bytes for op, n_bytes in ranks[0]["sizes"] if op in ("all_reduce", "broadcast"))
     if to_all > BYTES:

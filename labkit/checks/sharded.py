@@ -6,15 +6,14 @@ The ranks of a check run on the CPU and are seeded apart, so that a forgotten br
 import gc
 import time
 from collections.abc import Callable, Sequence
-from math import prod
-from weakref import WeakKeyDictionary
+from math import inf, prod
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from labkit.checks.replicas import in_ranks
+from labkit.checks import looks, undivided
 from labkit.checks.zero import AdamW, FlatStage1
 from labkit.compare import Finding
 from labkit.ranks import counting
@@ -24,46 +23,20 @@ FEW_BYTES = 64
 STEPS = 3
 _ORDINALS = ("first", "second", "third", "fourth")
 
-# ---- launches: ranks take seconds to start, so one launch does all that is asked of a world --------------------------
-
-Task = tuple[Callable, tuple, int, bool]  # a stage, the shapes or sizes it is tried on, a seed, whether to look
-_looks: WeakKeyDictionary[Callable, list] = WeakKeyDictionary()
-
-
-def launched(number: str, trained: Callable, world_size: int, tasks: Sequence[Task]) -> list[tuple]:
-    """What each rank gives for each task: [task][rank]."""
-    return list(zip(*in_ranks(number, _each, world_size, trained, tasks), strict=True))
-
-
-def _each(trained: Callable, tasks: Sequence[Task]) -> list:
-    """What trained gives for each task, in this rank."""
-    return [trained(*task) for task in tasks]
-
-
-def keep_look(stage: Callable, looks: list) -> None:
-    """Keep what a case saw of a stage's memory for its mechanism, which the same verdict asks for next."""
-    _looks[stage] = looks
-
-
-def taken_look(stage: Callable, launch: Callable[[], list]) -> list:
-    """What a case saw, once: a second check of the same stage looks anew. Without a case, what a launch sees."""
-    return _looks.pop(stage, None) or launch()
-
-
 # ---- what stages are tried on, and looked at -------------------------------------------------------------------------
 
 Shapes = tuple[tuple[int, ...], ...]
 
 
-def _parameters(shapes: Shapes, seed: int) -> list[nn.Parameter]:
+def _parameters(shapes: Shapes, seed: int, rank: int) -> list[nn.Parameter]:
     """Parameters of a rank, drawn with dice of its own."""
-    dice = torch.Generator().manual_seed(100 * seed + dist.get_rank())
+    dice = torch.Generator().manual_seed(100 * seed + rank)
     return [nn.Parameter(torch.randn(shape, generator=dice, dtype=torch.double)) for shape in shapes]
 
 
-def loss(params: Sequence[Tensor], seed: int) -> Tensor:
-    """A loss of this rank's own data, whose gradient depends on the parameters."""
-    dice = torch.Generator().manual_seed(1000 * seed + dist.get_rank())
+def loss(params: Sequence[Tensor], seed: int, rank: int) -> Tensor:
+    """A loss of a rank's own data, whose gradient depends on the parameters."""
+    dice = torch.Generator().manual_seed(1000 * seed + rank)
     targets = [torch.randn(p.shape, generator=dice, dtype=torch.double) for p in params]
     pairs = zip(params, targets, strict=True)
     return sum((p.sin() * target).sum() + (p - target).square().mean() for p, target in pairs)
@@ -77,14 +50,14 @@ def vector(tensors: Sequence[Tensor]) -> Float[Tensor, "P"]:
 def live_bytes(tensors: Sequence[Tensor]) -> int:
     """Bytes of the tensors that this process holds, gradients of the given ones too, each storage once.
 
-    A backend's thread lets go of what it has sent a moment after the collective has returned: the least of some looks.
+    A backend's thread lets go of what it has sent a moment after the collective has returned: the least of some.
     """
     gc.collect()
-    looks = [_held_now(tensors)]
+    held = [_held_now(tensors)]
     for _ in range(2):
         time.sleep(0.02)
-        looks.append(_held_now(tensors))
-    return min(looks)
+        held.append(_held_now(tensors))
+    return min(held)
 
 
 def _held_now(tensors: Sequence[Tensor]) -> int:
@@ -123,14 +96,15 @@ def parts(sizes: Sequence[int], world_size: int) -> int:
 def _trained(stage: Callable, shapes: Shapes, seed: int, look: bool = False) -> dict:
     """A rank's parameters at the start and after each step, what it sent; where asked to look, what it keeps."""
     AdamW.made = []
-    params = _parameters(shapes, seed)
+    rank = dist.get_rank()
+    params = _parameters(shapes, seed, rank)
     before = live_bytes(params) if look else 0
     run = stage(list(params), AdamW)
     seen = [vector(params)]
     for step in range(STEPS):
         for p in params:
             p.grad = None
-        loss(params, 10 * seed + step).backward()
+        loss(params, 10 * seed + step, rank).backward()
         with counting() as c:
             run.step()
         seen.append(vector(params))
@@ -145,31 +119,50 @@ def _trained(stage: Callable, shapes: Shapes, seed: int, look: bool = False) -> 
     }
 
 
-def drive_stage1(stage: Callable, world_size: int, shapes: Sequence[Shapes], seed: int) -> Finding:
-    """`right`, or what is wrong with the parameters that world_size ranks train with a learner's stage 1.
+def drive_stage1(stage: Callable, world_size: int, shapes: Sequence[Shapes], seed: int) -> list:
+    """What each of world_size ranks trains with a learner's stage 1, for each of some shapes; the trusted has none."""
+    return _due(world_size, shapes, seed) if stage is FlatStage1 else _in_ranks(stage, world_size, shapes, seed)
 
-    Of the trusted stage `right`: what it trains is what the others are held against, in the same launch.
-    """
-    if stage is FlatStage1:
-        return Finding("right")
-    tasks = [(each, one, seed, False) for one in shapes for each in (FlatStage1, stage)]
-    look = [(stage, _LOOKED_AT, 5, True)] if world_size == _LOOKED_AT_BY else []
-    *found, last = launched("14.2", _trained, world_size, tasks + look)
-    if look:
-        keep_look(stage, [last])
-    else:
-        found.append(last)
-    for one, right, ranks in zip(shapes, found[::2], found[1::2], strict=True):
-        wrong = wrong_with(ranks, right[0], -(-sum(map(prod, one)) // world_size))
+
+def _in_ranks(stage: Callable, world_size: int, shapes: Sequence[Shapes], seed: int) -> list[tuple]:
+    """By shapes, what each rank has trained and sent."""
+    tasks = [(stage, one, seed, False) for one in shapes]
+    if world_size != _LOOKED_AT_BY:
+        return looks.launched("14.2", _trained, world_size, tasks)
+    *found, last = looks.launched("14.2", _trained, world_size, [*tasks, (stage, _LOOKED_AT, 5, True)])
+    looks.keep(stage, [last])
+    return found
+
+
+def _due(world_size: int, shapes: Sequence[Shapes], seed: int) -> list[list]:
+    """By shapes, what ranks should have trained."""
+    found = []
+    for one in shapes:
+        params = _parameters(one, seed, rank=0)
+        loss_of = lambda step, rank, params=params: loss(params, 10 * seed + step, rank)
+        seen = undivided.path(params, loss_of, world_size, [inf] * STEPS)
+        found.append(undivided.by_rank(seen, world_size, _part(one, world_size)))
+    return found
+
+
+def _part(shapes: Shapes, world_size: int) -> int:
+    """A rank's part of parameters that are padded once for all."""
+    return -(-sum(map(prod, shapes)) // world_size)
+
+
+def stage1_found(got: Sequence, expected: Sequence, world_size: int, shapes: Sequence[Shapes], _seed: int) -> Finding:
+    """`right`, or what is wrong with what ranks trained, and for which shapes."""
+    for one, ranks, due in zip(shapes, got, expected, strict=True):
+        wrong = wrong_with(ranks, due, _part(one, world_size))
         if wrong != "right":
             return Finding(f"{wrong}, with parameters of {', '.join(map(str, one))}")
     return Finding("right")
 
 
-def wrong_with(ranks: Sequence[dict], trusted: dict, part: int, atol: float = 1e-11) -> str:
+def wrong_with(ranks: Sequence[dict], due: Sequence[dict], part: int, atol: float = 1e-11) -> str:
     """`right`, or what is wrong with what ranks ended with; part: the numbers that are an optimizer's due."""
-    same = lambda a, b: torch.allclose(a, b, rtol=0, atol=atol)
-    seen, right = [each["seen"] for each in ranks], trusted["seen"]
+    same = lambda a, b: a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=atol)
+    seen, right = [each["seen"] for each, _ in zip(ranks, due, strict=True)], due[0]["seen"]
     if not any(each["bytes"] for each in ranks):
         return "nothing is sent in a step"
     if not all(torch.equal(each[0], right[0]) for each in seen):
@@ -229,7 +222,7 @@ def in_shards(stage: Callable) -> str | None:
     """None where a rank's state is a part, and no more is sent than by DDP; else what is not so."""
     world_size, n = _LOOKED_AT_BY, sum(map(prod, _LOOKED_AT))
     task = (stage, _LOOKED_AT, 5, True)
-    (ranks,) = taken_look(stage, lambda: launched("14.2", _trained, world_size, [task]))
+    (ranks,) = looks.taken(stage, lambda: looks.launched("14.2", _trained, world_size, [task]))
     part, padded = -(-n // world_size), world_size * -(-n // world_size)
     if too_much := given_too_much(ranks, n, part):
         return too_much
