@@ -3,10 +3,31 @@
 import os
 import sys
 
+import parts
 import pytest
 
 # torch's profiler greets on stderr from its first start in a process on, and some tests read what was written there.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
+
+def pytest_collection_modifyitems(items):
+    """The longest parts come first."""
+    items.sort(key=parts.begins(items))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """For --dist loadfile: parts in place of files, in the order above."""
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Parts(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return parts.part(nodeid)
+
+    config.option.loadscopereorder = False
+    return Parts(config, log)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ PICTURES = browser.ROOT / "screenshots"
 READABLE = 4.5  # the contrast that WCAG 2.2 asks of text, criterion 1.4.3
 
 
-@pytest.fixture(scope="module", params=NUMBERS)
+@pytest.fixture(scope="module", params=[pytest.param(NUMBERS[0], marks=pytest.mark.alone), *NUMBERS[1:]])
 def lesson(request):
     """The number of the lesson."""
     return request.param

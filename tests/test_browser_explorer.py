@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from playwright.sync_api import expect
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.alone]
 
 PICTURES = browser.ROOT / "screenshots"
 READABLE = 4.5  # the contrast that WCAG 2.2 asks of text, criterion 1.4.3

@@ -13,13 +13,6 @@ from labkit import build, course
 from labkit.course import CourseError
 
 
-@pytest.fixture
-def toy(tmp_path, monkeypatch):
-    """A course of one lesson, not built yet, as the current folder; returns the lesson."""
-    monkeypatch.chdir(fabricated.course(tmp_path / "a course"))
-    return course.find("01")
-
-
 def edit(lesson, old, new):
     text = lesson.text()
     assert old in text

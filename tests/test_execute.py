@@ -4,10 +4,9 @@ import json
 import os
 import sys
 
-import fabricated
 import pytest
 
-from labkit import build, course, execute, progress
+from labkit import build, execute, progress
 from labkit.course import CourseError
 
 pytestmark = pytest.mark.notebook
@@ -30,16 +29,15 @@ display(ipywidgets.IntSlider(), HTML("<b>a</b>\\n<i>b</i>"))
 
 
 @pytest.fixture
-def toy(tmp_path, monkeypatch):
-    """A course of one lesson as the current folder, where the user has registered another Python as 'python3'."""
-    monkeypatch.chdir(fabricated.course(tmp_path / "a course"))
+def toy(toy, tmp_path, monkeypatch):
+    """The same for a user who has registered another Python as 'python3', and who is in a hurry."""
     kernel = tmp_path / "jupyter" / "kernels" / "python3"
     kernel.mkdir(parents=True)
     spec = {"argv": ["/no/such/python", "-f", "{connection_file}"], "display_name": "Mine", "language": "python"}
     (kernel / "kernel.json").write_text(json.dumps(spec))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
     monkeypatch.setenv("LABKIT_BUDGET", "smoke")
-    return course.find("01")
+    return toy
 
 
 def append(lesson, code):

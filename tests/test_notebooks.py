@@ -1,11 +1,15 @@
-"""The untouched student notebooks run from top to bottom, on the smoke budget."""
+"""The untouched student notebooks run from top to bottom, on the smoke budget; with a browser test_browser does so."""
 
+import browser
 import pytest
 
 from labkit import build, course
 from labkit.execute import client_of
 
-pytestmark = pytest.mark.notebook
+pytestmark = [
+    pytest.mark.notebook,
+    pytest.mark.skipif(browser.chromium() is not None, reason="test_browser runs them all, in a browser"),
+]
 
 
 @pytest.mark.parametrize("lesson", course.lessons(), ids=lambda lesson: lesson.name)

@@ -27,7 +27,7 @@ claim("fast is faster", holds={holds}, evidence="1.5x")
 
 
 @pytest.fixture(autouse=True)
-def toy(tmp_path, monkeypatch):
+def root(tmp_path, monkeypatch):
     """A course with a lesson 02, seen from its folder, in which nothing has been measured yet."""
     root = fabricated.course(tmp_path, n02_toy=MEASURED.format(holds=True))
     monkeypatch.chdir(root)
@@ -158,10 +158,10 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
-def test_what_another_version_or_a_broken_disk_left_hides_nothing_else(toy, capsys, text):
+def test_what_another_version_or_a_broken_disk_left_hides_nothing_else(root, capsys, text):
     """It neither stops the lesson nor keeps the good recordings from being shown."""
     kept(name="Tesla V100", figures=WHOLE["figures"], made=WHOLE["claims"])
-    folder = toy / "datasets" / "recorded" / "a-t4"
+    folder = root / "datasets" / "recorded" / "a-t4"
     folder.mkdir()
     (folder / "02_toy.json").write_text(text)
     recording.record("02", "the race", {"x": 2})
@@ -170,31 +170,31 @@ def test_what_another_version_or_a_broken_disk_left_hides_nothing_else(toy, caps
     assert recording.verdicts("c") == ["✓ recorded on Tesla V100, 2026-11-30: 1x"]
 
 
-def test_a_broken_recording_is_named_below_the_table(toy, capsys):
-    (toy / "datasets" / "recorded" / "a-t4").mkdir(parents=True)
-    (toy / "datasets" / "recorded" / "a-t4" / "02_toy.json").write_text("{")
+def test_a_broken_recording_is_named_below_the_table(root, capsys):
+    (root / "datasets" / "recorded" / "a-t4").mkdir(parents=True)
+    (root / "datasets" / "recorded" / "a-t4" / "02_toy.json").write_text("{")
     recording.record("02", "the race", {"x": 2})
     assert "    · a-t4/02_toy.json is not a recording" in capsys.readouterr().out
 
 
-def test_a_machines_own_broken_recording_is_replaced(toy):
-    path = toy / "datasets" / "recorded" / hardware.machine().slug / "02_toy.json"
+def test_a_machines_own_broken_recording_is_replaced(root):
+    path = root / "datasets" / "recorded" / hardware.machine().slug / "02_toy.json"
     path.parent.mkdir(parents=True)
     path.write_text("{")
     assert labkit("record", "02").returncode == 0
     assert json.loads(path.read_text())["results"]["figures"]
 
 
-def test_a_lesson_that_goes_elsewhere_is_recorded_in_its_own_course(toy, tmp_path_factory):
+def test_a_lesson_that_goes_elsewhere_is_recorded_in_its_own_course(root, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    fabricated.course(toy, n02_toy=MEASURED.format(holds=True) + f"import os\nos.chdir({str(elsewhere)!r})\n")
+    fabricated.course(root, n02_toy=MEASURED.format(holds=True) + f"import os\nos.chdir({str(elsewhere)!r})\n")
     done = labkit("record", "02")
     assert done.returncode == 0, done.stderr
-    assert (toy / "datasets" / "recorded" / hardware.machine().slug / "02_toy.json").exists()
+    assert (root / "datasets" / "recorded" / hardware.machine().slug / "02_toy.json").exists()
 
 
-def test_figures_under_another_lessons_number_are_refused(toy):
-    fabricated.course(toy, n02_toy=MEASURED.format(holds=True) + "record('03', 'x', {'x': 1})\n")
+def test_figures_under_another_lessons_number_are_refused(root):
+    fabricated.course(root, n02_toy=MEASURED.format(holds=True) + "record('03', 'x', {'x': 1})\n")
     done = labkit("record", "02")
     assert done.returncode == 1
     assert "names another lesson" in done.stderr
@@ -245,30 +245,30 @@ def labkit(*arguments, budget="full"):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=env)
 
 
-def test_labkit_record_keeps_figures_claims_and_how_to_make_them_again(toy):
+def test_labkit_record_keeps_figures_claims_and_how_to_make_them_again(root):
     done = labkit("record", "02")
     assert done.returncode == 0, done.stderr
     path = f"datasets/recorded/{hardware.machine().slug}/02_toy.json"
     assert done.stdout.splitlines()[-1] == f"wrote {path}"
-    held = json.loads((toy / path).read_text())
+    held = json.loads((root / path).read_text())
     assert held["results"]["figures"] == {"the race": {"slow (s)": 3.0, "fast (s)": 2, "which": "resized"}}
     assert held["results"]["claims"] == [{"text": "fast is faster", "status": "held", "evidence": "1.5x"}]
     assert held["results"]["tier"] == hardware.tier()
     assert held["manifest"]["command"] == "labkit record 02"
-    assert str(toy) not in json.dumps(held)
+    assert str(root) not in json.dumps(held)
     ((made,), _) = recording.recordings("02")
     assert made.hardware == hardware.machine().name
 
 
-def test_a_refuted_claim_is_recorded_as_refuted_and_said_by_the_exit_code(toy):
-    fabricated.course(toy, n02_toy=MEASURED.format(holds=False))
+def test_a_refuted_claim_is_recorded_as_refuted_and_said_by_the_exit_code(root):
+    fabricated.course(root, n02_toy=MEASURED.format(holds=False))
     assert labkit("record", "02").returncode == 1
     ((made,), _) = recording.recordings("02")
     assert [held["status"] for held in made.results["claims"]] == ["refuted"]
 
 
-def test_a_lesson_that_fails_is_not_recorded(toy):
-    fabricated.course(toy, n02_toy=MEASURED.format(holds=True) + "raise ValueError\n")
+def test_a_lesson_that_fails_is_not_recorded(root):
+    fabricated.course(root, n02_toy=MEASURED.format(holds=True) + "raise ValueError\n")
     assert labkit("record", "02").returncode == 1
     assert recording.recordings("02")[0] == []
 
@@ -295,8 +295,8 @@ def test_a_gpu_that_torch_cannot_use_gets_no_figures_of_the_processor(monkeypatc
     recording.refuse_unrecordable()
 
 
-def test_a_recording_that_cannot_be_written_is_a_sentence(toy):
-    (toy / "datasets").write_text("a file where a folder should be")
+def test_a_recording_that_cannot_be_written_is_a_sentence(root):
+    (root / "datasets").write_text("a file where a folder should be")
     done = labkit("record", "02")
     assert done.returncode == 1
     assert "Nothing was recorded:" in done.stderr
