@@ -1,5 +1,6 @@
-// The contrast (WCAG 2.2) of every piece of text that is visible in a notebook's outputs, against what lies behind it.
-() => {
+// The contrast (WCAG 2.2) of every piece of text that is visible, against what lies behind it: in what `area` selects,
+// or where that is null in a notebook's outputs.
+area => {
     const brush = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
     const rgba = colour => {
         brush.clearRect(0, 0, 1, 1);
@@ -22,7 +23,7 @@
         return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     };
     const found = [];
-    for (const output of document.querySelectorAll('.jp-Notebook .jp-OutputArea-output')) {
+    for (const output of document.querySelectorAll(area ?? '.jp-Notebook .jp-OutputArea-output')) {
         const walker = document.createTreeWalker(output, NodeFilter.SHOW_TEXT);
         for (let node; node = walker.nextNode();) {
             const element = node.parentElement;

@@ -59,9 +59,13 @@ def test_the_bar_tells_students_a_minute_and_the_time_left_without_those_that_we
     with console.Bar(100, file=shown, mininterval=0, ncols=100) as bar:
         bar.more(40)
         assert "? a minute, ? left" in str(bar)
-        bar._time = lambda: bar.start_t + 30  # seconds since the start
-        bar.more(20)
-        assert re.search(r"60 of 100 students .* 40 a minute, 01:00 left", str(bar))
+        bar._time = lambda: bar.start_t + 50  # seconds since the start
+        bar.more(1)
+        assert "41 of 100 students" in str(bar)
+        assert "? a minute, ? left" in str(bar)  # of the first most was the sandbox's start
+        bar._time = lambda: bar.start_t + 80
+        bar.more(19)
+        assert re.search(r"60 of 100 students .* 38 a minute, 01:03 left", str(bar))
     assert bar.kept == 40
     assert "students" in shown.getvalue()
 

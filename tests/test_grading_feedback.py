@@ -106,3 +106,5 @@ def test_files_are_written_for_everyone(tmp_path):
     feedback.write([row("ann"), row("bob")], LESSON, "Lesson 01", tmp_path)
     assert sorted(path.name for path in (tmp_path / "feedback").iterdir()) == ["ann.html", "bob.html"]
     assert (tmp_path / "class.html").exists()
+    feedback.write([row("bob")], LESSON, "Lesson 01", tmp_path)
+    assert [path.name for path in (tmp_path / "feedback").iterdir()] == ["bob.html"]

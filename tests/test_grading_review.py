@@ -15,7 +15,7 @@ def test_the_gravest_comes_first_and_then_students_by_name():
     rows = [row("bob", message=HIDDEN), row("dan", status="tampered"), row("cleo", status="ungraded")]
     rows += [row("ann", message="right results, but short of the bar"), row("eve"), row("fay", status="ok")]
     expected = [("ungraded", "cleo", "1.1"), ("tampered", "dan", "1.1"), ("near", "ann", "1.1"), ("near", "bob", "1.1")]
-    assert kinds(*rows, notes={"gil": ["odd"]}) == [*expected, ("note", "gil", "")]
+    assert kinds(*rows, notes={"gil": ["odd"]}) == [*expected, ("noted", "gil", "")]
 
 
 def test_a_notebook_that_cannot_be_read_is_one_thing_to_look_at():

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import re
 import resource
 import time
 import unicodedata
@@ -303,6 +304,40 @@ def test_another_lessons_notebook_is_said_to_be_one(hand_in, made):
     found = hand_in(made | {"cells": [code("print(1)")]})
     assert (found.missing, found.status) == (("1.1", "1.2"), "ok")
     assert any("another lesson" in note for note in found.notes)
+
+
+def test_a_notebook_that_shares_only_its_imports_is_another_lessons(tmp_path):
+    other = course.find("02").student
+    folder = tmp_path / "ada"
+    folder.mkdir()
+    (folder / other.name).write_bytes(other.read_bytes())
+    found = submission.read(folder / other.name, release.from_course(course.find("01")))
+    assert found.notes == ("No cell of 01_lr_warmup is in it: it is perhaps the notebook of another lesson.",)
+
+
+def test_many_cells_that_are_gone_are_counted(tmp_path):
+    lesson = course.find("01")
+    body = json.loads(lesson.student.read_text(encoding="utf-8"))
+    body["cells"] = [cell for cell in body["cells"] if cell["cell_type"] != "code" or "def " in "".join(cell["source"])]
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "ada" / "01.ipynb").write_text(json.dumps(body), encoding="utf-8")
+    [note] = submission.read(tmp_path / "ada" / "01.ipynb", release.from_course(lesson)).notes
+    assert re.fullmatch(r"\d+ code cells of the lesson are gone\.", note)
+
+
+def test_points_that_were_changed_in_the_metadata_are_said(hand_in, made):
+    solve(made)["cells"][DOUBLE]["metadata"]["nbgrader"] = {"points": 100}
+    assert "Its metadata give exercise 1.1 100 points: the release's 1 count." in hand_in(made).notes
+    made["cells"][DOUBLE]["metadata"]["nbgrader"] = {"points": 1}
+    assert not hand_in(made).notes
+
+
+def test_a_check_of_the_learners_own_is_said(hand_in, made):
+    own = "def check(*given):\n    print('right')"
+    made["cells"].insert(2, code(own))
+    assert "It defines check itself, which no verdict depends on." in hand_in(made).notes
+    made["cells"][2] = code(own.replace("check", "record"))
+    assert not hand_in(made).notes
 
 
 def test_marks_of_a_merge_within_cells_are_said(hand_in, made):

@@ -18,24 +18,29 @@ _FORM = "{n_fmt} of {total_fmt} students |{bar}| {per_minute} a minute, {left} l
 class Bar(tqdm):
     """A bar with students per minute and the time that is left; nothing is drawn but on a terminal.
 
-    What is kept from an earlier run took no time, so it counts for the bar and not for the speed.
+    What is kept from an earlier run took no time, so it counts for the bar and not for the speed; nor does the time
+    until the first student is done, most of which is the sandbox's start.
     """
 
     def __init__(self, total: int, **more: object) -> None:
         self.kept: int | None = None
+        self._since = (0, 0.0)  # how many were done, and after how many seconds, when the first new one was
         super().__init__(**{"total": total, "disable": None, "bar_format": _FORM, "leave": False} | more)
 
     def more(self, n: int) -> None:
         """So many more are done; the first call tells of those that were kept."""
-        self.kept = n if self.kept is None else self.kept
+        if self.kept is None:
+            self.kept = n
+        elif not self._since[0]:
+            self._since = (self.n + n, self.format_dict["elapsed"])
         self.update(n)
 
     @property
     def format_dict(self) -> dict:
         """What the bar's text is made of."""
         told = super().format_dict
-        new, minutes = told["n"] - (self.kept or 0), told["elapsed"] / 60
-        per_minute = new / minutes if new > 0 and minutes > 0 else 0.0
+        new, minutes = told["n"] - self._since[0], (told["elapsed"] - self._since[1]) / 60
+        per_minute = new / minutes if self._since[0] and new > 0 and minutes > 0 else 0.0
         left = self.format_interval(60 * (told["total"] - told["n"]) / per_minute) if per_minute else "?"
         return told | {"per_minute": f"{per_minute:.0f}" if per_minute else "?", "left": left}
 

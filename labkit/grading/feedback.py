@@ -21,6 +21,8 @@ def write(rows: Sequence[Mapping], exercises: Sequence[Exercise], title: str, ou
     students: dict[str, list[Mapping]] = {}
     for row in rows:
         students.setdefault(row["student"], []).append(row)
+    for stale in set(folder.glob("*.html")) - {folder / f"{student}.html" for student in students}:
+        stale.unlink()  # of somebody who was graded here before
     for student, mine in students.items():
         build.write(folder / f"{student}.html", student_page(student, mine, exercises, title))
     build.write(out / "class.html", classroom.page(rows, exercises, title, review.points(rows, review.notes(out))))

@@ -16,7 +16,7 @@ KINDS = {
     "unreadable": "no notebook that can be read",
     "manual": "for a person to grade: labkit override STUDENT ID POINTS --why TEXT --out DIR",
     "near": "right on all cases of class and without points",
-    "note": "odd, and nothing was taken off for it",
+    "noted": "odd, and nothing was taken off for it",
 }
 """Each reason to look, the gravest first."""
 _NEAR = ("right on the cases of class", "right results, but")  # as the judge's and the grader's headlines begin
@@ -42,7 +42,7 @@ def points(rows: Sequence[Mapping], noted: Mapping[str, Sequence[str]]) -> list[
             found.append(
                 Point(kind=why, student=row["student"], exercise="" if whole else row["exercise"], said=row["message"])
             )
-    found += [Point(kind="note", student=who, exercise="", said=said) for who, all_ in noted.items() for said in all_]
+    found += [Point(kind="noted", student=who, exercise="", said=said) for who, all_ in noted.items() for said in all_]
     order = list(KINDS)
     return sorted(dict.fromkeys(found), key=lambda one: (order.index(one.kind), one.student, one.exercise))
 

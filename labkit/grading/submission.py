@@ -18,6 +18,7 @@ from labkit.grading.release import Release, ReleasedCell
 from labkit.grading.source import names, sha256
 
 MAX_NOTEBOOKS = 20
+_MOST_NAMED = 10
 _COPIES = ".ipynb_checkpoints"
 
 
@@ -202,14 +203,28 @@ def _strange(raw: Sequence[RawCell], found: _Matched, release: Release) -> list[
     if not raw:
         return ["It holds no cells: it was perhaps handed in before it was saved."]
     known = {cell.sha256 for cell in release.cells}
-    if not found.answers and not known & set(found.sha.values()):
+    if not found.answers and len(known & set(found.sha.values())) <= len(known) // 10:
         return [f"No cell of {release.lesson} is in it: it is perhaps the notebook of another lesson."]
-    notes = []
+    notes = _changed_by_hand(found)
     marked = [str(cell.index) for cell in raw if f"\n{cell.source}".find("\n<<<<<<< ") >= 0]
     if marked:
         notes.append(f"Marks of an unresolved merge conflict are in cell {', '.join(marked)}.")
     there = set(found.sha.values()) | {found.ids[cell.cell_id].sha256 for cell in raw if cell.cell_id in found.ids}
     gone = [cell.index for cell in release.cells if cell.role == "released" and cell.sha256 not in there]
-    if gone:
+    if len(gone) > _MOST_NAMED:
+        notes.append(f"{len(gone)} code cells of the lesson are gone.")
+    elif gone:
         notes.append(f"Code cells of the lesson that are gone: {', '.join(map(str, gone))}, as counted when given out.")
+    return notes
+
+
+def _changed_by_hand(found: _Matched) -> list[str]:
+    """What nobody changes by accident, and what had no effect."""
+    notes = []
+    for number, cell in found.answers.items():
+        points, given = cell.nbgrader.get("points"), found.release.exercises[number].points
+        if isinstance(points, (int, float)) and points != given:
+            notes.append(f"Its metadata give exercise {number} {points:g} points: the release's {given} count.")
+    if "check" in found.own:
+        notes.append("It defines check itself, which no verdict depends on.")
     return notes
