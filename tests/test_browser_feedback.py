@@ -1,4 +1,4 @@
-"""The pages of a graded class in a real browser: on a phone and a desk, by day and by night, whatever stands in them."""
+"""The pages of a graded class in a real browser: on a phone, on a desk, by day, by night, whatever stands in them."""
 
 import browser
 import pytest
