@@ -1,6 +1,5 @@
 """Values as JSON holds them, and files that are there whole or not at all."""
 
-import json
 import os
 import tempfile
 from collections.abc import Mapping
@@ -20,10 +19,9 @@ def plain(value: object) -> object:
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
-def write_json(path: Path, value: object, *, allow_nan: bool = False) -> None:
-    """Write `value` to path as JSON, whole or not at all; the folder is made where it is missing."""
+def write_text(path: Path, text: str) -> None:
+    """Write a text to path, whole or not at all; the folder is made where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(plain(value), indent=1, allow_nan=allow_nan) + "\n"
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import course, hardware
-from labkit.repro.files import write_json
+from labkit.repro.files import plain, write_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,8 @@ def write_recording(lesson: str, results: Mapping, manifest: Mapping, *, root: P
     root: the course's folder, by default the one around here.
     """
     path = _folder(root) / hardware.machine().slug / f"{lesson}.json"
-    write_json(path, {"manifest": manifest, "results": results})
+    held = {"manifest": plain(manifest), "results": plain(results)}
+    write_text(path, json.dumps(held, indent=1, allow_nan=False) + "\n")
     return path
 
 
