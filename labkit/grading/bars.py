@@ -8,12 +8,13 @@ to guess or to do nothing gains nothing. While the baseline runs, all that the l
 import hashlib
 import math
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from labkit.describe import describe_error
 from labkit.grading import watch
-from labkit.grading.asked import Asked
-from labkit.grading.session import Session
+from labkit.grading.asked import Answering, Asked
 from labkit.grading.slices import BASELINE, TIMED, sliced
 from labkit.judge import Exercise
 
@@ -24,6 +25,17 @@ _LIMIT_S = 120.0  # of either side, for all its rounds
 _ENOUGH_S = 60.0  # after so long, no more rounds
 _ENDED = "It was right on its cases, and gave nothing in the longer run that is timed."
 _ROUNDS, _ROUNDS_ALONE = (2, 2, 4), (4, 4, 8, 8)
+
+
+@runtime_checkable
+class Timeable(Answering, Protocol):
+    """What can be timed: a `labkit.grading.session.Session`."""
+
+    def held(self) -> AbstractContextManager:
+        """A block in which nothing of it runs."""
+
+    def pids(self) -> list[int]:
+        """Its processes."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,7 @@ class Timed:
 class _Side:
     """The answer or the baseline, each in its own session."""
 
-    def __init__(self, session: Session, exercise: Exercise, baseline: bool) -> None:
+    def __init__(self, session: Timeable, exercise: Exercise, baseline: bool) -> None:
         self.asked = Asked(session, exercise, _LIMIT_S)
         self._session, self._timing, self._baseline = session, exercise.timing, baseline
         part = sliced(exercise, TIMED + BASELINE if baseline else TIMED)
@@ -68,7 +80,7 @@ class _Side:
 class _Race:
     """Both sides, and the quickest round of each in seconds; cause: why a run was none."""
 
-    def __init__(self, mine: Session, other: Session, exercise: Exercise) -> None:
+    def __init__(self, mine: Timeable, other: Timeable, exercise: Exercise) -> None:
         self._mine, self.timing = mine, exercise.timing
         self.answer, self.baseline = _Side(mine, exercise, False), _Side(other, exercise, True)
         self._answers_s = self._baselines_s = math.inf
@@ -105,7 +117,7 @@ def _drawn(exercise: Exercise, seed: int, name: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{exercise.number}:{name}".encode()).digest()[:4], "big") >> 1
 
 
-def timed(mine: Session, other: Session, exercise: Exercise, *, seed: int, alone: bool = False) -> Timed:
+def timed(mine: Timeable, other: Timeable, exercise: Exercise, *, seed: int, alone: bool = False) -> Timed:
     """How an answer stands to its bar; other: a session in which nothing of the learner's has run.
 
     The quickest round of each counts, for what other programs take from a run only ever adds to it; where the two come

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,7 +20,7 @@ import labkit
 from labkit import build, checks, hardware
 from labkit.course import CourseError
 from labkit.describe import describe_error
-from labkit.grading import console, lateness, release, review, submission, tables
+from labkit.grading import console, lateness, release, review, submission, tables, verdicts
 from labkit.grading import jobs as side_by_side
 from labkit.grading.box import Limits
 from labkit.grading.cells import needed
@@ -37,12 +37,16 @@ _KEPT = "kept"
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What every verdict of a run depends on, beside the notebook; trusted: without a sandbox."""
+    """What every verdict of a run depends on, beside the notebook; trusted: without a sandbox.
+
+    alone: it is the only one that is being graded, so that a bar may be timed for longer.
+    """
 
     release: Release
     seed: int
     trusted: bool = False
     limits: Limits = Limits()
+    alone: bool = False
 
     @property
     def exercises(self) -> list[Exercise]:
@@ -126,6 +130,9 @@ def grade(
     for each, found in side_by_side.graded(ours, batch, min(jobs, len(ours))):
         build.write(work[each], json.dumps(found, indent=1))
         progress(1)
+    near = [each for each, path in work.items() if _is_near(json.loads(path.read_text(encoding="utf-8")))]
+    for each, found in side_by_side.graded(near, replace(batch, alone=True) if near else batch, min(1, len(near))):
+        build.write(work[each], json.dumps(found, indent=1))
     done = {each.name: json.loads(path.read_text(encoding="utf-8")) for each, path in work.items()}
     rows = [{"student": name, **row} for name, found in done.items() for row in found["results"]]
     absent = sorted(set(students) - {each.name for each in folders})
@@ -137,6 +144,11 @@ def grade(
     review.keep(out, {each: done[each]["notes"] + (stranger if each not in students else []) for each in done})
     tables.write(rows, batch.title, out)
     return rows
+
+
+def _is_near(found: dict) -> bool:
+    """Whether a student missed a bar by so little that it is timed again, once the others are done."""
+    return any(row.get("near") == verdicts.AGAIN for row in found["results"])
 
 
 def _key(folder: Path, batch: Graded) -> str:
@@ -236,7 +248,8 @@ class _Student:
         cell = self._read.answer(one.number)
         own = f"cell {cell.index}"
         try:
-            result = judged(session, one, seed=self._batch.seed, time_limit_s=self._batch.limits.calls_s, cell=own)
+            asked = {"seed": self._batch.seed, "time_limit_s": self._batch.limits.calls_s, "cell": own}
+            result = judged(session, one, **asked, beside=partial(self._box.run, []), alone=self._batch.alone)
         except Exception as error:  # a fault of ours must not cost the batch, nor pass for the student's
             return unrun(one, "ungraded", f"The grader failed: {describe_error(error)}")
         failed = next((each for each in session.outcomes if each.name == own and each.error), None)

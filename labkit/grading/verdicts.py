@@ -20,6 +20,7 @@ from labkit.grading.wire import encode
 from labkit.judge import Exercise, Verdict, generator_for, verdict
 
 PUBLIC_SEED = 0  # that of `check` in class
+AGAIN, ALONE = "to be timed again", "timed again, alone"
 _LATER_S = 90.0  # the box keeps the time; were the judge's clock first, it would leave a call that nobody waits for
 _STATUSES = {"passed": "ok", "failed": "wrong", "not attempted": "not-attempted"}
 
@@ -72,7 +73,7 @@ def judged(
         printed = b"".join(outputs)[: 4 * MOST_PRINTED].decode(errors="replace")[:MOST_PRINTED]
         told = {"points": exercise.points if status == "ok" else 0, "max_points": exercise.points, "inside": inside}
         told |= {"message": message, "line": line if status == "error" else 0, "printed": printed}
-        told["near"] = "to be timed again" if near and not alone else "timed again, alone" if near else ""
+        told["near"] = "" if not near else ALONE if alone else AGAIN
         seconds = round(time.monotonic() - began_s, 3)
         return Result(exercise=exercise.number, status=status, seconds=seconds, **told)
 
