@@ -238,6 +238,23 @@ def test_how_the_box_ended_is_the_status(status):
     assert judged(Forging(b"", status), DOUBLE, seed=SEED).status == status
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"callable": True, "kind": "x", "parameters": [["a" * 10**6, 1, False]]},
+        {"callable": True, "kind": "x", "parameters": [[f"a{n}", 1, False] for n in range(10**4)]},
+        {"raised": {"type": "E" * 10**6, "said": "x" * 10**6, "line": "line 1: " + "y" * 10**6}},
+        {"raised": {"type": "E", "said": "x\n" * 10**6, "line": "line " + "1" * 10**6}},
+    ],
+)
+def test_what_a_student_reads_is_short_whatever_the_box_says(reply):
+    class Says(Here):
+        def call(self, *_):
+            return Reply("ok", encode(reply))
+
+    assert len(judged(Says(), DOUBLE, seed=SEED).message) < 2000
+
+
 def test_the_box_keeps_the_time_and_not_the_judge():
     class Late(Here):
         def call(self, name, payload, timeout_s):

@@ -14,6 +14,7 @@ from labkit.judge import Exercise
 
 MOST_PRINTED = 2000  # characters, of at most four bytes each
 _STORY = "Traceback (most recent call last):"
+_MOST_PARAMETERS, _LONGEST_NAME, _LONGEST_TEXT = 50, 100, 1000  # of what a stranger says, for a message to be read
 
 
 @runtime_checkable
@@ -85,6 +86,8 @@ class Asked:
 def _signature(listed: list) -> inspect.Signature:
     """A signature from the box: names, kinds and whether there is a default. What is none is taken for any."""
     try:
+        if len(listed) > _MOST_PARAMETERS or any(len(name) > _LONGEST_NAME for name, _, _ in listed):
+            raise ValueError
         kinds = list(inspect._ParameterKind)
         default = lambda has: None if has else inspect.Parameter.empty
         found = [inspect.Parameter(name, kinds[kind], default=default(has)) for name, kind, has in listed]
@@ -97,10 +100,10 @@ def _signature(listed: list) -> inspect.Signature:
 def _raised(told: object) -> Exception:
     """The exception that a reply tells of: of a class with its name, its text and the learner's line."""
     told = told if isinstance(told, dict) else {}
-    name, said, line = (str(told.get(key, "")) for key in ("type", "said", "line"))
+    name, said, line = (str(told.get(key, ""))[:_LONGEST_TEXT] for key in ("type", "said", "line"))
     if told.get("stub") is True:
         return NotImplementedError(f"exercise {said}")
-    name = name if name.isidentifier() else "Error"
+    name = name if name.isidentifier() and len(name) <= _LONGEST_NAME else "Error"
     said = said.removeprefix(name).removeprefix(": ")
     number, _, source = line.removeprefix("line ").partition(": ")
     story = f'\n{_STORY}\n  File "cell", line {number}, in it\n    {source}\n' if number.isdigit() else ""
