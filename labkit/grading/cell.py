@@ -9,7 +9,7 @@ import sys
 import traceback
 from typing import Any
 
-from labkit.grading import frames
+from labkit.grading import frames, harness
 
 HELLO, RUN, CALL, READY, RAN, ANSWER, ERROR = b"h", b"r", b"c", b"h", b"r", b"a", b"e"
 NO_COMMANDS = "Shell commands (!, %%bash) are not run when notebooks are graded."
@@ -82,8 +82,6 @@ class Harness:
 
     def _answer(self, name: str, payload: bytes) -> bytes:
         """What a function of the learner's gives, in the form of the wire."""
-        from labkit.grading import harness
-
         return harness.answer(self._shell.user_ns, name, payload)
 
     def _flush(self) -> None:

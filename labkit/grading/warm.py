@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -107,10 +108,12 @@ def _make_world(orders: socket.socket, disk_bytes: int) -> NoReturn:
 
 
 class Warm:
-    """The loop of the warm parent. worlds: None where there is no sandbox."""
+    """The loop of the warm parent. worlds: None where there is no sandbox. serve: what a child does with its link."""
 
-    def __init__(self, link: socket.socket, limits: dict, worlds: Worlds | None) -> None:
-        self._link, self._limits, self._worlds, self._sessions = link, limits, worlds, {}
+    def __init__(
+        self, link: socket.socket, limits: dict, worlds: Worlds | None, serve: Callable[[socket.socket], None]
+    ) -> None:
+        self._link, self._limits, self._worlds, self._serve, self._sessions = link, limits, worlds, serve, {}
         self._own = os.open("/proc/self/ns/pid", os.O_RDONLY) if worlds else -1
         self._woken, waker = os.pipe()
         os.set_blocking(waker, False)
@@ -180,11 +183,9 @@ class Warm:
             if world:
                 confine.renounce()
                 confine.forbid()
-            from labkit.grading import cell
-
             if with_ranks:
                 spare.prepare(talk)
-            cell.serve(socket.socket(fileno=talk))
+            self._serve(socket.socket(fileno=talk))
         except BaseException as error:
             with contextlib.suppress(OSError):
                 print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -192,8 +193,11 @@ class Warm:
             os._exit(0)
 
 
-def load() -> None:
-    """Load what nearly every notebook does, and do once what is slow the first time; no operation of torch runs."""
+def load() -> Callable[[socket.socket], None]:
+    """Load what nearly every notebook does, and do once what is slow the first time; no operation of torch runs.
+
+    Returns what a child is to do with its link to the grader.
+    """
     from labkit.grading import cell
 
     shell = cell.shell()
@@ -201,8 +205,20 @@ def load() -> None:
         importlib.import_module(name)
     with contextlib.redirect_stdout(io.StringIO()):
         shell.run_cell("raise ValueError", silent=True)
+    _forget_ourselves()
     gc.collect()
     gc.freeze()  # children share this memory as long as no collection of garbage looks at it
+    return cell.serve
+
+
+def _forget_ourselves() -> None:
+    """Take the grader's modules out of Python's table: who imports one there gets another, and changes nothing by it.
+
+    Code that runs in the same process still finds them, through the frames that call it or the collector of garbage.
+    """
+    for name in [name for name in sys.modules if name.startswith("labkit.grading")]:
+        del sys.modules[name]
+    del sys.modules["labkit"].grading
 
 
 def main() -> None:
@@ -215,7 +231,7 @@ def main() -> None:
     else:
         confine.adopt()
         os.chdir(told["home"])
-    load()
+    serve = load()
     if len(os.listdir("/proc/self/task")) != 1:
         sys.exit("warm: loading has started a thread, and a child of a process with threads may hang")
-    Warm(link, told["limits"], worlds).serve()
+    Warm(link, told["limits"], worlds, serve).serve()
