@@ -105,8 +105,13 @@ def _region(line: str, opened: str | None, exercise: str | None, where: str) -> 
 
 def exercises(lesson: Lesson) -> list[str]:
     """The numbers of the lesson's exercises, in order."""
-    markdown = [cell.source for cell in course.split_cells(lesson.text()) if cell.kind == "markdown"]
-    headings = [text for source in markdown for _, text in _HEADING.findall(source)]
+    return [number for cell in course.split_cells(lesson.text()) for number in headed(cell)]
+
+
+def headed(cell: course.Cell | Converted) -> list[str]:
+    """The numbers of the exercises whose headings are in a cell."""
+    source = cell.source if isinstance(cell, course.Cell) else cell.student
+    headings = [text for _, text in _HEADING.findall(source)] if cell.kind == "markdown" else []
     return [match[1] for match in map(_EXERCISE.search, headings) if match]
 
 

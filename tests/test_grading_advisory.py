@@ -9,7 +9,7 @@ import pytest
 from assigned import cell, notebook
 
 from labkit.course import CourseError
-from labkit.grading import advisory, assignment, credit, harness
+from labkit.grading import advisory, assignment, credit, harness, release
 from labkit.grading.box import CellOutcome, Error
 
 needs_box = pytest.mark.skipif(bool(boxes.WHY_NOT), reason=f"needs a sandbox: {boxes.WHY_NOT}")
@@ -339,3 +339,67 @@ def test_points_of_a_value():
     given = [None, True, False, 0, 1.5, np.float64(1.5), np.True_, "1", 3, 4, -1, float("nan")]
     expected = [3.0, 3.0, 3.0, 0.0, 1.5, 1.5, 3.0, 3.0, 3.0, None, None, None]
     assert [credit.points(value, 3.0) for value in given] == expected
+
+
+# The command, in a sandbox.
+
+
+@pytest.fixture
+def own_key(tmp_path, monkeypatch):
+    """A key of this test's own."""
+    monkeypatch.setattr(release, "key_path", lambda: tmp_path / "config" / "release.key")
+
+
+def class_of(hw1, folder):
+    """Right with noise; wrong; nothing done; asserts that a student has taken away; and a cell without end."""
+    noise = "import sys, warnings\nwarnings.warn('old')\nprint('x', file=sys.stderr)\n"
+    loop = f"{DOUBLE}\nimport os\nos._exit(0)"
+    assigned.write(folder / "ann", assigned.answered(hw1.given, double=noise + DOUBLE, half=HALF, essay="Since."))
+    assigned.write(folder / "bob", assigned.answered(hw1.given, double="def double(x):\n    return 4", half=HALF))
+    assigned.write(folder / "cleo", hw1.given)
+    stripped = assigned.answered(hw1.given, half="def half(x):\n    return 0", test_half="", test_partly="3")
+    assigned.write(folder / "dan", stripped)
+    assigned.write(folder / "eve", assigned.answered(hw1.given, double=loop, half=HALF))
+
+
+GRADES = """student,test-double (advisory),test-half (advisory),test-partly (advisory),essay,plot,points,max_points
+ann,2,1,3,0,0,6,15
+bob,0,1,3,0,0,4,15
+cleo,0,0,0,0,0,0,15
+dan,0,0,0.75,0,0,0.75,15
+eve,0,1,3,0,0,4,15
+"""
+
+
+@needs_box
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_key")
+def test_a_class_with_an_instructors_notebook(labkit, tmp_path, hw1):
+    class_of(hw1, tmp_path / "in")
+    out = tmp_path / "out"
+    code, said, error = labkit("grade", tmp_path / "in", "--nbgrader", hw1.path, "--out", out)
+    assert (code, error) == (0, "")
+    assert (out / "grades.csv").read_text() == GRADES
+    assert "6 manual: for a person to grade: labkit override STUDENT ID POINTS" in said
+    rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    assert {(row["exercise"], row["advisory"]) for row in rows if row["exercise"] in ("essay", "test-half")} == {
+        *(("essay", False), ("test-half", True))
+    }
+    assert json.loads((out / "run.json").read_text())["advisory"] is True
+    page = (out / "feedback" / "bob.html").read_text()
+    assert "a hidden one does not" in page
+    assert "the points are advisory" in page
+    assert not any("-3" in path.read_text() for path in out.rglob("*.html"))
+    assert labkit("override", "ann", "essay", "3.5", "--why", "Well said.", "--out", out)[0] == 0
+    assert labkit("grade", tmp_path / "in", "--nbgrader", hw1.path, "--out", out)[0] == 0, "from what is kept"
+    assert "ann,2,1,3,3.5,0,9.5,15" in (out / "grades.csv").read_text()
+
+
+def test_options_that_do_not_go_together_get_a_sentence(labkit, tmp_path, hw1):
+    both = ("grade", tmp_path, "--out", tmp_path / "out", "--trusted")
+    for more in (["--lesson", "01"], ["--seed", "3"]):
+        code, _, error = labkit(*both, "--nbgrader", hw1.path, *more)
+        assert (code, error.count("\n")) == (2, 1)
+        assert "leave --lesson, --release and --seed out" in error
+    code, _, error = labkit(*both)
+    assert (code, error) == (2, "Say what was handed in: --lesson NN, or --nbgrader SOURCE.ipynb.\n")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -64,6 +65,9 @@ def test_every_real_lesson_goes_out_whole_and_gives_nothing_away(lesson, tmp_pat
         assert number in {other.exercise for other in made.cells if other.role == "check"}
     found = json.loads(notebook.read_text(encoding="utf-8"))
     nbformat.validate(nbformat.from_dict(found))
+    assert refused(found["cells"]) == []
+    graded = [cell["metadata"]["nbgrader"] for cell in found["cells"] if "nbgrader" in cell["metadata"]]
+    assert [each["points"] for each in graded] == [cell.points for cell in made.exercises.values()]
     plain = json.loads(build.student_notebook(build.convert(lesson)))
     assert [cell["source"] for cell in found["cells"]] == [cell["source"] for cell in plain["cells"]]
     back = submission.read(notebook, made)
@@ -71,16 +75,62 @@ def test_every_real_lesson_goes_out_whole_and_gives_nothing_away(lesson, tmp_pat
 
 
 def test_what_goes_out_is_what_nbgrader_reads(lesson, tmp_path):
-    """Its schema 3; a cell of tests would give everybody full points, because check never raises."""
+    """Tasks of its schema 3; a cell of tests would give everybody full points, because check never raises."""
     notebook, _ = release.release(lesson, tmp_path / "out")
-    found = [cell["metadata"] for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]]
-    graded = [cell["nbgrader"] for cell in found if cell]
-    assert [each["grade_id"] for each in graded] == ["exercise-1-1", "exercise-1-2"]
-    for each in graded:
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    graded = {index: cell["metadata"]["nbgrader"] for index, cell in enumerate(cells) if cell["metadata"]}
+    assert [each["grade_id"] for each in graded.values()] == ["exercise-1-1", "exercise-1-2"]
+    assert list(graded) == [handed_out.DOUBLE - 1, handed_out.COUNTER - 1]
+    for each in graded.values():
         assert each | {"grade_id": ""} == {
-            **{"schema_version": 3, "grade": True, "solution": True, "locked": False, "task": False},
+            **{"schema_version": 3, "grade": False, "solution": False, "locked": True, "task": True},
             **{"points": 1, "grade_id": ""},
         }
+
+
+def refused(cells):
+    """What nbgrader 0.9.6 would say against the metadata of these cells, by the rules of its schema 3."""
+    flags, seen, found = ("grade", "solution", "locked"), set(), []
+    kinds = {"schema_version": int, "points": (int, float), "grade_id": str, "checksum": str, "cell_type": str}
+    kinds |= dict.fromkeys((*flags, "task"), bool)
+    for cell in cells:
+        if (kept := cell["metadata"].get("nbgrader")) is None:
+            continue
+        odd = [key for key, value in kept.items() if not isinstance(value, kinds.get(key, ()))]
+        found += [f"{key} is unknown or of a wrong kind" for key in odd]
+        found += [f"{key} is missing" for key in ("schema_version", *flags) if key not in kept]
+        found += ["schema"] if kept.get("schema_version") != 3 else []
+        grade_id, task, grade, solution = (kept.get(key) for key in ("grade_id", "task", "grade", "solution"))
+        found += ["id"] if not re.fullmatch(r"[a-zA-Z0-9_\-]+", grade_id or "") or grade_id in seen else []
+        found += ["no points"] if (grade or task) and kept.get("points", -1) < 0 else []
+        found += ["a task that is no text"] if task and cell["cell_type"] != "markdown" else []
+        is_text = cell["cell_type"] == "markdown" and not task
+        found += ["text that is half an answer"] if is_text and grade != solution else []
+        seen.add(grade_id)
+    return found
+
+
+REFUSED = {
+    "schema": {"schema_version": 2},
+    "id": {"grade_id": "exercise 1.1"},
+    "no points": {"points": -1},
+    "locked is missing": {"locked": None},
+    "text that is half an answer": {"task": False, "grade": True},
+    "more is unknown or of a wrong kind": {"more": 1},
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_the_rules_refuse_what_nbgrader_refuses(lesson, tmp_path, fault):
+    """Each was seen to be refused by nbgrader itself."""
+    notebook, _ = release.release(lesson, tmp_path / "out")
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    assert refused(cells) == []
+    kept = cells[handed_out.DOUBLE - 1]["metadata"]["nbgrader"]
+    kept |= REFUSED[fault]
+    for key in [key for key, value in kept.items() if value is None]:
+        del kept[key]
+    assert fault in refused(cells)
 
 
 def test_the_same_lesson_goes_out_as_the_same_bytes(lesson, tmp_path):

@@ -21,7 +21,7 @@ def graded(tmp_path):
     rows = [row("ann", "1.1", 3), row("ann", "1.2", 0, "wrong")]
     rows += [row("=bob", "1.1", 0, "missing"), row("=bob", "1.2", 3)]
     tables.write(rows, "Lesson 01", tmp_path)
-    (tmp_path / "run.json").write_text('{"lesson": "01_lr_warmup"}')
+    (tmp_path / "run.json").write_text('{"lesson": "01_lr_warmup", "title": "Lesson 01_lr_warmup"}')
     return tmp_path
 
 

@@ -148,16 +148,18 @@ def _points(number: str, defined: Sequence[str]) -> int:
 
 
 def _notebook(cells: Sequence[Converted], made: Release) -> str:
-    """The student notebook as JSON text; to nbgrader an exercise is an answer that a person grades.
+    """The student notebook as JSON text; to nbgrader the text of an exercise is a task, which a person grades.
 
-    An automatic test would be wrong there: `check` shows what it finds and raises nothing, so that every answer passed.
+    A test would be wrong there: `check` shows what it finds and raises nothing, so that every answer passed. And of a
+    cell that is marked as an answer, nbgrader's generate_assignment takes all code away, the head of the function too.
     Source: nbgrader's cell metadata, schema 3, https://github.com/jupyter/nbgrader, nbgraderformat/v3.json.
     """
     notebook = json.loads(build.student_notebook(cells))
+    headed = {number: index for index, cell in enumerate(cells) for number in build.headed(cell)}
     for cell in made.exercises.values():
-        graded = {"grade": True, "locked": False, "points": cell.points, "solution": True, "task": False}
-        graded |= {"grade_id": f"exercise-{cell.exercise.replace('.', '-')}", "schema_version": 3}
-        notebook["cells"][cell.index]["metadata"]["nbgrader"] = graded
+        task = {"grade": False, "locked": True, "points": cell.points, "solution": False, "task": True}
+        task |= {"grade_id": f"exercise-{cell.exercise.replace('.', '-')}", "schema_version": 3}
+        notebook["cells"][headed[cell.exercise]]["metadata"]["nbgrader"] = task
     notebook["metadata"]["labkit"] |= {"lesson": made.lesson, "release": made.sha256, "version": made.version}
     return json.dumps(notebook, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 
