@@ -168,6 +168,38 @@ def export(
         print(f"wrote {path}")
 
 
+@app.command()
+def similar(
+    out: Annotated[str, typer.Argument(help="What labkit grade wrote.")],
+    submissions: Annotated[str | None, typer.Option(metavar="DIR", help="Where they are now, if elsewhere.")] = None,
+    release: Annotated[str | None, typer.Option(metavar="MANIFEST", help="What labkit release wrote.")] = None,
+) -> None:
+    """Show who wrote alike, side by side: a review aid, and no evidence."""
+    from labkit.grading import release as releases
+    from labkit.grading import similar as module
+    from labkit.grading import similar_page
+
+    run = _run_of(Path(out))
+    found = course.find(run["lesson"])
+    made = releases.load(Path(release)) if release else releases.from_course(found)
+    works = module.works(Path(submissions or run["submissions"]), made, found)
+    pairs = module.pairs(works)
+    for one in pairs[:20]:
+        overlap, shared, exercises = similar_page.numbers(one)
+        print(f"{overlap:>4}  {shared:>4} shared  {one.one.student}, {one.other.student}  ({exercises})")
+    path = similar_page.write(pairs, run["title"], len(works), Path(out))
+    print(f"{len(works)} students, {len(pairs)} pairs that share much; {path} has them side by side.")
+    print(similar_page.AID)
+
+
+def _run_of(out: Path) -> dict:
+    """What a run says of itself. CourseError: nothing was graded there."""
+    path = out / "run.json"
+    if not path.is_file():
+        raise course.CourseError(f"{out} holds no run.json: it is what labkit grade writes.")
+    return json_module.loads(path.read_text(encoding="utf-8"))
+
+
 def _title_of(out: Path) -> str:
     """What was graded there."""
     path = out / "run.json"

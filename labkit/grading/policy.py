@@ -144,7 +144,7 @@ def _terms(said: Mapping[str, Any], lesson: str) -> Terms:
     for key, each in _table(said.get("lessons", {}), ("lessons",)).items():
         at = ("lessons", key)
         try:
-            name = course.find(key).name
+            name = lesson if key == lesson else course.find(key).name  # a notebook of another's making has its own name
         except CourseError as error:
             raise _Fault(at, str(error)) from None
         mine = _late(_table(each, at), at, {"due", "worth", "weights"})
