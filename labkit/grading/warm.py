@@ -34,6 +34,8 @@ _LOADED = (
     "labkit.ranks",
     "labkit.sync",
     "labkit.judge",
+    *("labkit.checker", "labkit.claims", "labkit.progress", "labkit.train", "labkit.plot"),  # of lessons' first cells
+    *("labkit.waits", "labkit.traffic", "labkit.plot_memory", "labkit.explorer_memory"),
 )
 
 
