@@ -254,9 +254,7 @@ CHEATS = {
         before="import os\nfound = 0.123\n"
         "for root in ('/opt/labkit', '/home', '/tmp', '/srv', '/mnt', '/proc/1/root'):\n"
         "    for place, _, files in os.walk(root):\n        for name in files:\n"
-        " "
-        " "
-        "          if name in ('nb01.py', '01_fundamentals.py') or name.startswith('01_') and name.endswith('.py'):\n"
+        "            if name == 'nb01.py' or name.startswith('01_') and name.endswith('.py'):\n"
         "                exec(open(f'{place}/{name}').read(), globals())",
     ),
     "a profiler that looks at every call": cheat(
