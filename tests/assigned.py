@@ -13,7 +13,7 @@ SCHEME = "### BEGIN MARK SCHEME\naxes: 1\n### END MARK SCHEME"
 def marked(kind, grade_id, **more):
     """nbgrader's metadata, schema 3; kind: test, manual, task, answer or locked."""
     made = {"grade": kind in ("test", "manual"), "solution": kind in ("manual", "answer"), "task": kind == "task"}
-    made |= {"locked": kind in ("test", "locked"), "schema_version": 3, "grade_id": grade_id}
+    made |= {"locked": kind in ("test", "task", "locked"), "schema_version": 3, "grade_id": grade_id}
     return made | more
 
 
