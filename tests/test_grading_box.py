@@ -15,7 +15,7 @@ import torch
 from boxes import HONEST, SMALL, WHY_NOT, asked
 
 from labkit.deadline import DeadlineExceeded, within
-from labkit.grading import box, cell, drop, exchange, frames, launch, seccomp, watch
+from labkit.grading import box, cell, drop, exchange, frames, launch, seccomp, session, watch
 from labkit.grading.wire import decode, encode
 
 needs_a_box = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
@@ -68,6 +68,13 @@ def test_what_nearly_every_answer_uses_is_loaded_before_there_is_a_child(shared)
     look = "import sys, torch\nbefore = set(sys.modules)\nw = torch.zeros(2, requires_grad=True)\nw.sum().backward()\n"
     step = "torch.optim.AdamW([w]).step()\nprint(len(set(sys.modules) - before))"
     assert int(outcome(shared, look + step).output) < 10  # 800 where torch's compiler is not loaded yet
+
+
+@pytest.mark.parametrize(
+    "told", [b'["a", "b", Infinity]', b"[" + b"[]," * 10**6 + b"0]", b"[" * 10**4, b'"abc"', b"[1]", b"\xff", b"{}"]
+)
+def test_an_outcome_that_is_none_is_an_error_at_once(told):
+    assert session._told((b"r", told)).type == "unreadable"
 
 
 @needs_a_box

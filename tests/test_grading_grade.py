@@ -174,6 +174,17 @@ def test_a_release_with_exercises_that_are_not_known_here_gets_a_sentence():
         _ = replace(BATCH, release=replace(RELEASE, cells=())).exercises
 
 
+def test_a_fault_of_the_grader_before_any_verdict_costs_one_student_and_not_the_batch(tmp_path):
+    class Faulty:
+        def run(self, *_, **__):
+            raise OverflowError("odd")
+
+    answered(tmp_path / "ann", warmup_stable_decay=RIGHT_11)
+    found = BATCH.judge(tmp_path / "ann", Faulty())["results"]
+    assert {row["status"] for row in found} == {"ungraded"}
+    assert found[0]["message"] == "The grader failed: OverflowError: odd"
+
+
 def test_no_folder_gets_a_sentence(tmp_path):
     with pytest.raises(CourseError, match="is no folder of submissions"):
         grade.grade(tmp_path / "none", BATCH, tmp_path / "out")

@@ -47,7 +47,7 @@ class Asked:
     def look(self) -> None:
         """Find out what the name stands for. Raises as `ask` does."""
         look = self.ask({"do": "look"})
-        self.kind, self.callable = str(look.get("kind")), look.get("callable") is True
+        self.kind, self.callable = str(look.get("kind"))[:_LONGEST_NAME], look.get("callable") is True
         if isinstance(listed := look.get("parameters"), list):
             self.__signature__ = _signature(listed)
 

@@ -22,7 +22,7 @@ from labkit.course import CourseError
 from labkit.describe import describe_error
 from labkit.grading import console, lateness, release, review, submission, tables, verdicts
 from labkit.grading import jobs as side_by_side
-from labkit.grading.box import Limits
+from labkit.grading.box import Limits, Refused
 from labkit.grading.cells import needed
 from labkit.grading.lateness import Applied
 from labkit.grading.notebook import MAX_BYTES
@@ -71,7 +71,14 @@ class Batch:
     def judge(self, folder: Path, box: Any) -> dict:
         """One student's results, a dictionary each, and what was noted of the notebook."""
         read = submission.read_folder(folder, self.release)
-        return {"results": [asdict(one) for one in results(read, self, box)], "notes": list(read.notes)}
+        try:
+            found = results(read, self, box)
+        except (OSError, Refused):  # there is no sandbox any more
+            raise
+        except Exception as error:  # a fault of ours must cost neither the batch nor the student
+            told = f"The grader failed: {describe_error(error)}"
+            found = [unrun(one, "ungraded", told) for one in self.exercises]
+        return {"results": [asdict(one) for one in found], "notes": list(read.notes)}
 
     def nothing(self) -> list[dict]:
         """The results of a student who handed in nothing."""

@@ -20,6 +20,7 @@ _GO_S, _END_S, _TICK_S = 30.0, 30.0, 0.05
 _LEAST_FREE_BYTES = 256 << 20
 _MEMORY = ("MemoryError", "OutOfMemoryError")
 _MEMORY_SAID = ("can't allocate memory", "not enough memory", "Cannot allocate memory", "std::bad_alloc")
+_LONGEST_ERROR = 1 << 16  # bytes; the grader's own part sends a few thousand
 _HELLO, _RUN, _CALL, _ERROR = b"h", b"r", b"c", b"e"  # as in labkit.grading.cell
 
 
@@ -275,9 +276,9 @@ def _with_sender(link: socket.socket) -> tuple[bytes, int]:
 def _told(reply: tuple[bytes, bytes]) -> Error | None:
     """The error that a learner's process tells of, if it does; nonsense is an error as well."""
     try:
-        told = json.loads(reply[1])
-        return None if told is None else Error(str(told[0]), str(told[1]), int(told[2]))
-    except (ValueError, TypeError, LookupError, RecursionError):
+        told = json.loads(reply[1]) if len(reply[1]) < _LONGEST_ERROR else ()
+        return None if told is None else Error(str(told[0])[:100], str(told[1]), int(told[2]))
+    except (ValueError, TypeError, LookupError, RecursionError, OverflowError):
         return Error("unreadable", "what came back is no answer of the grader's own part in the process")
 
 
