@@ -339,6 +339,17 @@ BREAKING = {
         at_most=True,
     ),
     "an error of a megabyte": cheat("raise ValueError('<script>alert(1)</script>' * 10**5)"),
+    "a thing with a name of a megabyte": Kind(
+        points={"1.1": 0, "1.2": 2, "1.3": 0},
+        answers={"1.1": HEAD + "pass\nwarmup_stable_decay = type('A' * 10**6, (), {})()", "1.2": RIGHT_12},
+    ),
+    "a forged outcome of a cell, in a line without end": cheat(
+        before=FORGE + "mine._link.sendall(frames.packed(mine._token, b'r', b'[\"a\", \"b\", Infinity]'))", at_most=True
+    ),
+    "a forged outcome of a cell, of lists without number": cheat(
+        before=FORGE + "mine._link.sendall(frames.packed(mine._token, b'r', b'[' + b'[],' * 5_000_000 + b'0]'))",
+        at_most=True,
+    ),
     "an error with a name of a megabyte": cheat("raise type('E' * 10**6, (Exception,), {})"),
     "a signature of a megabyte": Kind(
         points={"1.1": 0, "1.2": 2, "1.3": 0},
