@@ -119,7 +119,7 @@ def told(error: BaseException) -> tuple[str, str, int]:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_CELL)]
     if isinstance(error, SyntaxError) and str(error.filename).startswith(_CELL):
         lines.append(error.lineno)
-    return type(error).__name__, message, int((lines or [0])[-1] or 0)
+    return type(error).__name__[:100], message, int((lines or [0])[-1] or 0)
 
 
 def serve(link: Any) -> None:
