@@ -23,6 +23,10 @@ _AGAIN_S = 1e-4
 _LONGEST_S = 1e6  # timers and locks refuse inf, some of them 1e7
 
 
+class Ended(Exception):
+    """Raised by a function that runs in another process, which a call has ended: its text says how, in a few words."""
+
+
 class DeadlineExceeded(BaseException):
     """A call ran for longer than it may; not an Exception, so that a plain `except Exception` lets it through."""
 

@@ -17,7 +17,7 @@ import torch
 
 from labkit.ambient import settle, settled
 from labkit.compare import Finding, Tolerance, Unfit, changed, close, fit, leaves, same
-from labkit.deadline import DeadlineExceeded, checked, within
+from labkit.deadline import DeadlineExceeded, Ended, checked, within
 from labkit.describe import call_text, describe, describe_error, learner_line, parameters
 from labkit.repro import budget
 from labkit.timing import Timing
@@ -125,6 +125,8 @@ class _Clock:
             likely = "A loop that never ends, or far too much work."
             late = f"did not return within {self.limit_s:g} s, all cases together"
             wrong = _Wrong(late, interrupted=learner_line(error), likely=likely)
+        except Ended as error:
+            wrong = _Wrong(str(error))
         except BaseException as error:
             if isinstance(error, NotImplementedError) and str(error).startswith("exercise "):
                 raise _NotAttempted from None

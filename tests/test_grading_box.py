@@ -381,6 +381,7 @@ def test_told_errors_that_are_none_are_errors():
     for body in (b"", b"[]", b"{}", b"[1", b"[" * 100_000, b'["a"]', b"3", b'["a", "b", "c"]'):
         assert _told((b"r", body)).type == "unreadable"
     assert _told((b"r", b"null")) is None
+    assert _status(_told((b"r", b"{}"))) == "tampered"
     assert _status(box.Error("RuntimeError", "DefaultCPUAllocator: can't allocate memory")) == "memory"
 
 

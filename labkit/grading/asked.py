@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.grading.wire import WireError, decode, encode
+from labkit.deadline import Ended
+from labkit.grading.wire import TooMuch, WireError, decode, encode
 from labkit.judge import Exercise
 
 MOST_PRINTED = 2000  # characters, of at most four bytes each
@@ -27,7 +28,16 @@ class Answering(Protocol):
         """An answer with a status, an output and, where the status is ok, a payload."""
 
 
-class BoxError(Exception):
+_HOW = {
+    "timeout": "did not return within {limit_s:g} s, all cases together",
+    "memory": "took more memory than there is for it",
+    "died": "ended the process that it ran in",
+    "output-limit": "printed or returned more than is taken",
+    "tampered": "answered with what the grader's part of the process never sends",
+}
+
+
+class BoxError(Ended):
     """The box ended or refused a call; its text is for the student."""
 
 
@@ -41,6 +51,7 @@ class Asked:
     def __init__(self, session: Answering, exercise: Exercise, time_limit_s: float) -> None:
         self.__name__ = exercise.name
         self._session, self._name, self._left_s = session, exercise.name, time_limit_s
+        self._limit_s = time_limit_s
         self.ended, self.line, self.printed, self.seconds = "", 0, bytearray(), 0.0
         self.kind, self.callable = "", False
 
@@ -59,25 +70,31 @@ class Asked:
         self._left_s -= self.seconds
         self.printed += found.output[: 4 * MOST_PRINTED - len(self.printed)]
         if found.status != "ok":
-            self.ended = found.status
-            raise BoxError(f"The box ended with: {found.status}.")
+            raise self._over(found.status)
         try:
             reply = decode(found.payload)
             if not isinstance(reply, dict):
                 raise WireError("The answer is none.")
-        except WireError as error:
+        except TooMuch as error:
             self.ended = "error"
-            raise BoxError(f"What came back cannot be read. {error}") from None
+            raise BoxError(str(error)) from None
+        except WireError:
+            raise self._over("tampered") from None
         if "raised" in reply:
             self.ended, self.line = "error", _line(reply["raised"])
             raise _raised(reply["raised"])
         return reply
 
+    def _over(self, status: str) -> BoxError:
+        """That the call has ended with a status, which is remembered."""
+        self.ended = status
+        return BoxError(_HOW.get(status, "ended with: {status}").format(limit_s=self._limit_s, status=status))
+
     def __call__(self, *args: object) -> object:
         """The value for plain arguments; what the function changed in place is changed here as well."""
         reply = self.ask({"do": "call", "args": list(args)})
         if "value" not in reply or not isinstance(reply.get("args"), list):
-            raise BoxError("The answer is none.")
+            raise self._over("tampered")
         for mine, after in zip(args, reply["args"], strict=False):
             _put_back(mine, after)
         return reply["value"]

@@ -286,6 +286,8 @@ def _status(error: Error | None) -> str:
     """The status for a told error."""
     if error is None:
         return "ok"
+    if error.type == "unreadable":
+        return "tampered"
     if error.type == "TooLong":
         return "output-limit"
     memory = error.type in _MEMORY or any(words in error.message for words in _MEMORY_SAID)

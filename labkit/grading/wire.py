@@ -30,6 +30,10 @@ class WireError(ValueError):
     """A message that is none, or a value that is too deep or too large for one."""
 
 
+class TooMuch(WireError):
+    """A message that may well be one, of more than is taken."""
+
+
 @dataclass(frozen=True)
 class Odd:
     """What is no plain data, by the words that say what it is: `a generator`, `the function relu`."""
@@ -115,7 +119,7 @@ def decode(message: bytes) -> object:
         n_tree = int.from_bytes(message[:8], "big")
         text = message[8 : 8 + n_tree]
         if text.count(b",") + text.count(b"[") + text.count(b"{") > _MOST_SEPARATORS:
-            raise WireError("The message has too many parts.")
+            raise TooMuch("The message has too many parts.")
         tree = json.loads(text)
         reader = _Reader(message, 8 + n_tree)
         value = reader.of(tree, 0)
@@ -188,7 +192,7 @@ class _Reader:
         """The items, if not too many of them are of a kind whose hashes can be chosen."""
         self._n_odd_keys += sum(type(item) is not str and not _is_small(item) for item in items)
         if self._n_odd_keys > _MOST_ODD_KEYS:
-            raise WireError(f"The message has more than {_MOST_ODD_KEYS:,} keys that are no text or usual number.")
+            raise TooMuch(f"The message has more than {_MOST_ODD_KEYS:,} keys that are no text or usual number.")
         return items
 
     def _range_of(self, inside: list, depth: int) -> range:
