@@ -3,11 +3,13 @@
 import csv
 import io
 import json
+import zipfile
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from labkit.grading import gradebook, lateness, roster, tables
+from labkit import course
+from labkit.grading import gradebook, lateness, release, roster, tables
 from labkit.grading.handins import Handin
 from labkit.grading.policy import Leave, Terms
 
@@ -174,3 +176,30 @@ def test_whoever_graded_is_told_what_to_look_at(tmp_path):
     ]
     (tmp_path / lateness.FILE).write_text(lateness.keep(lateness.applied(TERMS, {})))
     assert "No time of any hand-in is known" in lateness.summary(tmp_path, ["Ann"])[1]
+
+
+@pytest.mark.slow
+def test_from_gradescopes_zip_and_a_toml_to_a_deduction_that_stays(labkit, tmp_path, monkeypatch):
+    monkeypatch.setattr(release, "key_path", lambda: tmp_path / "config" / "release.key")
+    lesson = course.find("01")
+    table = "submission_7:\n  :submitters:\n  - :name: Ann\n    :sid: ann\n  :created_at: 2027-03-03 00:10:00.5 Z\n"
+    with zipfile.ZipFile(tmp_path / "export.zip", "w") as archive:
+        archive.write(lesson.student, "export/submission_7/01.ipynb")
+        archive.writestr("export/submission_metadata.yml", table)
+    (tmp_path / "class.csv").write_text("SID,Name\nann,Ann\nbob,Bob\n")
+    labkit("collect", tmp_path / "export.zip", "--out", tmp_path / "in", "--roster", tmp_path / "class.csv")
+    (tmp_path / "course.toml").write_text("[lessons.01]\ndue = 2027-03-01T23:59:00Z\npercent_per_dya = 25\n")
+    grade = ("grade", tmp_path / "in", "--lesson", "01", "--out", tmp_path / "out", "--trusted")
+    code, _, error = labkit(*grade, "--roster", tmp_path / "class.csv")
+    assert (code, (tmp_path / "out").exists()) == (2, False)
+    assert "course.toml, line 3: 'percent_per_dya' is not known here; did you mean percent_per_day?" in error
+    (tmp_path / "course.toml").write_text("[lessons.01]\ndue = 2027-03-01T23:59:00Z\npercent_per_day = 25\n")
+    code, said, _ = labkit(*grade, "--roster", tmp_path / "class.csv")
+    assert code == 0
+    assert "1 late with a deduction, 0 late without: policy.json says why of each." in said
+    labkit("override", "ann", "1.1", "2", "--why", "Said in person.", "--out", tmp_path / "out")
+    labkit(*grade)  # without the policy: it is kept with the grades
+    ann = lines((tmp_path / "out" / "grades.csv").read_text())[0]
+    assert (ann["points"], ann["late_hours"], ann["deduction"], ann["grade"]) == ("2", "24.18", "1", "1")
+    page = (tmp_path / "out" / "feedback" / "ann.html").read_text()
+    assert "Handed in 1 day 11 min late: 50 % of what was reached is taken off." in page

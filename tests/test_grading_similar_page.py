@@ -28,7 +28,7 @@ def copied(tmp_path):
 def test_both_stand_side_by_side_with_their_own_words_and_what_both_have_marked(copied):
     found = similar.works(copied[0], RELEASE, LESSON)
     page = similar_page.page(similar.pairs(found), "Lesson 01", len(found))
-    assert "3 students; 1 pairs that share much." in page
+    assert "3 students; 1 pair shares much." in page
     assert "A review aid, and no evidence." in page
     assert "<span class=both>    def hessian_times(vector):</span>" in page
     assert "<span>        print(1)</span>" in page or "<span class=both>        print(1)</span>" not in page
@@ -38,13 +38,13 @@ def test_both_stand_side_by_side_with_their_own_words_and_what_both_have_marked(
 
 
 def test_a_page_of_a_class_without_pairs_says_so():
-    assert "2 students; 0 pairs that share much." in similar_page.page([], "Lesson 01", 2)
+    assert "2 students; no pair shares much." in similar_page.page([], "Lesson 01", 2)
 
 
 def test_the_page_ends_somewhere(copied):
     found = similar.pairs(similar.works(copied[0], RELEASE, LESSON)) * 150
     page = similar_page.page(found, "Lesson 01", 3)
-    assert "150 pairs that share much, of which the first 100 are here." in page
+    assert "150 pairs share much, of which the first 100 are here." in page
     assert page.count("<section") == 100
 
 
@@ -53,7 +53,7 @@ def test_the_command(labkit, copied, tmp_path):
     code, said, _ = labkit("similar", out)
     assert code == 0
     assert "shared  ann, bob <b>  (1.3)" in said
-    assert f"3 students, 1 pairs that share much; {out / 'similar.html'} has them side by side." in said
+    assert f"3 students; 1 pair shares much: {out / 'similar.html'} has them side by side." in said
     assert "no evidence" in said
     assert "bob" in (out / "similar.html").read_text()
     folder.rename(tmp_path / "moved")

@@ -32,7 +32,7 @@ def write(found: Sequence[Pair], title: str, n_students: int, out: Path) -> Path
 def page(found: Sequence[Pair], title: str, n_students: int) -> str:
     """The page as HTML, of the first hundred pairs."""
     shown = found[:MOST_PAIRS]
-    said = f"{n_students} students; {len(found)} pairs that share much"
+    said = f"{n_students} students; {count(found)}"
     said += f", of which the first {MOST_PAIRS} are here." if len(found) > MOST_PAIRS else "."
     rows = [
         [f'<a href="#pair{n}">{text(one.one.student)}, {text(one.other.student)}</a>', *numbers(one)]
@@ -42,6 +42,11 @@ def page(found: Sequence[Pair], title: str, n_students: int) -> str:
     parts = [_STYLE, f"<h1>{text(title)}: similar code</h1><p><b>{text(AID)}</b></p><p>{text(said)}</p>"]
     parts += [table(heads, rows), *(_pair(one, n) for n, one in enumerate(shown))]
     return whole(f"{title}: similar code", "".join(parts))
+
+
+def count(found: Sequence[Pair]) -> str:
+    """How many pairs there are, in words."""
+    return "no pair shares much" if not found else f"{len(found)} pair{'s share' if len(found) > 1 else ' shares'} much"
 
 
 def numbers(pair: Pair) -> list[str]:
