@@ -9,7 +9,7 @@ import pytest
 from assigned import cell, notebook
 
 from labkit.course import CourseError
-from labkit.grading import advisory, assignment, credit, harness, release
+from labkit.grading import advisory, assignment, box, credit, harness, release
 from labkit.grading.box import CellOutcome, Error
 
 needs_box = pytest.mark.skipif(bool(boxes.WHY_NOT), reason=f"needs a sandbox: {boxes.WHY_NOT}")
@@ -22,6 +22,9 @@ class Session:
 
     def __init__(self, cells):
         self.over, self.outcomes, self.namespace = "", [], {"die": self.die}
+        self.run(cells)
+
+    def run(self, cells):
         for name, source in cells:
             error = None
             try:
@@ -58,8 +61,15 @@ class Here:
         self.ran = []
 
     def run(self, cells):
-        self.ran.append(dict(cells))
-        return Session(cells)
+        session = Session(cells)
+        run, ran = session.run, self.ran
+
+        def noted(cells):
+            ran.append(dict(cells))
+            run(cells)
+
+        session.run = noted
+        return session
 
 
 @pytest.fixture
@@ -342,6 +352,39 @@ def test_points_of_a_value():
 
 
 # The command, in a sandbox.
+
+
+@needs_box
+@pytest.mark.slow
+def test_files_beside_the_notebook_go_along(tmp_path):
+    """Where they lie as nbgrader wants them: what else lies about, such as hand-ins, goes nowhere."""
+    test = "import helper, pathlib\nassert helper.x == pathlib.Path('data/a.txt').read_text()"
+    made = notebook(cell(test, "test", "t", points=1))
+    assigned.write(tmp_path / "in" / "ann", made)
+    with box.Box() as sandbox:
+        for folder, files, status in (("source", ["data/a.txt", "helper.py"], "ok"), ("elsewhere", [], "error")):
+            path = assigned.write(tmp_path / folder / "hw1", made)
+            (path.parent / "data").mkdir()
+            (path.parent / "data" / "a.txt").write_text("é", encoding="utf-8")
+            (path.parent / "helper.py").write_text("x = 'é'", encoding="utf-8")
+            (path.parent / "link").symlink_to("/etc/passwd")
+            batch = advisory.Batch(assignment=assignment.load(path))
+            assert sorted(batch.assignment.files) == files
+            [one] = batch.judge(tmp_path / "in" / "ann", sandbox)["results"]
+            assert one["status"] == status, one
+
+
+def test_too_much_beside_the_notebook_gets_a_sentence(tmp_path, monkeypatch):
+    path = assigned.write(tmp_path / "source" / "hw1", assigned.source())
+    (path.parent / "a.txt").write_text("12")
+    monkeypatch.setattr(assignment, "_MOST_BYTES", 1)
+    with pytest.raises(CourseError, match="holds too much beside the notebook"):
+        assignment.load(path)
+
+
+def test_a_fault_of_the_grader_passes_for_nobodys(tmp_path, hw1):
+    rows, _ = judged(tmp_path, hw1, hw1.given, SimpleNamespace(run=None))
+    assert {one["status"] for one in rows.values()} == {"ungraded"}
 
 
 @pytest.fixture

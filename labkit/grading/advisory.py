@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from labkit.describe import describe_error
 from labkit.grading import credit, notebook, submission
 from labkit.grading.assignment import Assignment, SourceCell
 from labkit.grading.box import CellOutcome, Limits
@@ -24,6 +25,13 @@ _CREDIT_S = 10.0
 _MOST_ENDS = 4  # cells that may end a student's session before no more is tried
 _PRINTED = 2000  # characters
 _LOST = object()
+_PUT = """
+def _put(files):
+    import pathlib
+    for name, data in files.items():
+        pathlib.Path(name).parent.mkdir(parents=True, exist_ok=True)
+        pathlib.Path(name).write_bytes(data)
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +65,19 @@ class Batch:
             return {"results": [row(one, "unreadable", found) for one in self.assignment.graded], "notes": notes}
         if not found.known:
             notes = [f"No cell of {self.assignment.name} is in it: it is perhaps another notebook."]
-        shown = _run([_without_hidden(piece) for piece in found.pieces], box)
-        told = _run(found.pieces, box) if any(piece.of and piece.of.hides for piece in found.pieces) else shown
-        rows = [_verdict(one, found, shown, told) for one in self.assignment.graded]
+        try:
+            rows = self._rows(found, box)
+        except Exception as error:  # a fault of ours must not cost the batch, nor pass for the student's
+            said = f"The grader failed: {describe_error(error)}"
+            rows = [row(one, "ungraded", said) for one in self.assignment.graded]
         return {"results": rows, "notes": notes}
+
+    def _rows(self, found: Placed, box: Any) -> list[dict]:
+        """The results of a notebook that was read."""
+        files, hides = self.assignment.files, any(piece.of and piece.of.hides for piece in found.pieces)
+        shown = _run([_without_hidden(piece) for piece in found.pieces], files, box)
+        told = _run(found.pieces, files, box) if hides else shown
+        return [_verdict(one, found, shown, told) for one in self.assignment.graded]
 
 
 def row(one: SourceCell, status: str, message: str, **more: object) -> dict:
@@ -117,28 +134,32 @@ class _Ended:
     credit: object = None
 
 
-def _run(pieces: Sequence[Piece], box: Any) -> Mapping[str, _Ended]:
+def _run(pieces: Sequence[Piece], files: Mapping[str, bytes], box: Any) -> Mapping[str, _Ended]:
     """How each piece ended, by name. One that ends the session is left out of the next, in which the rest is run."""
     ended: dict[str, _Ended] = {}
     while len(ended) < _MOST_ENDS:
         left = [piece for piece in pieces if piece.name not in ended]
         cells = [(piece.name, _as_run(piece)) for piece in left]
-        with box.run(cells) as session:
-            if not session.over:
-                outcomes = zip(left, list(session.outcomes), strict=True)
-                return ended | {each.name: _Ended(out, _credit(session, each, out)) for each, out in outcomes}
-            last = left[max(len(session.outcomes), 1) - 1]
-            ended[last.name] = _Ended(_outcome(last, session))
+        with box.run([("files", _PUT)] if files else []) as session:
+            if files:
+                _put(session, files)
+            session.run(cells)
+            outcomes = session.outcomes[-len(cells) :] if not session.over else []
+            if len(outcomes) == len(cells):
+                pairs = zip(left, outcomes, strict=True)
+                return ended | {each.name: _Ended(out, _credit(session, each, out)) for each, out in pairs}
+            last = session.outcomes[-1]
+            ended[last.name] = _Ended(last)
     status = next(iter(ended.values())).outcome.status
     lost = CellOutcome(name="", status=status, seconds=0.0)
     return {piece.name: ended.get(piece.name, _Ended(replace(lost, name=piece.name))) for piece in pieces}
 
 
-def _outcome(piece: Piece, session: Any) -> CellOutcome:
-    """How the piece ended that ended its session."""
-    if session.outcomes and session.outcomes[-1].name == piece.name:
-        return session.outcomes[-1]
-    return CellOutcome(name=piece.name, status=session.over, seconds=0.0)
+def _put(session: Any, files: Mapping[str, bytes]) -> None:
+    """Put files into the folder in which cells run. OSError: they are not there afterwards."""
+    answer = session.call("_put", encode({"do": "call", "args": [dict(files)]}), _CREDIT_S)
+    if answer.status != "ok" or "raised" in decode(answer.payload):
+        raise OSError("the files beside the notebook did not reach the sandbox")
 
 
 def _as_run(piece: Piece) -> str:

@@ -4,10 +4,11 @@ The metadata is that of nbgrader's schema 3; of an older schema, and of none, wh
 it. Source: https://github.com/jupyter/nbgrader, nbgraderformat and the preprocessors of generate_assignment.
 """
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from labkit import build
@@ -16,6 +17,7 @@ from labkit.grading import notebook
 from labkit.grading.notebook import RawCell, Unreadable
 
 _NEWEST = 3
+_MOST_FILES, _MOST_BYTES = 500, 16_000_000
 _ID = re.compile(r"[a-zA-Z0-9_\-]+")
 _AUTOTEST = re.compile(r"^\s*#.*\bAUTOTEST\b", re.MULTILINE)
 _HIDDEN, _SOLUTION, _SCHEME = "HIDDEN TESTS", "SOLUTION", "MARK SCHEME"
@@ -58,10 +60,14 @@ class SourceCell:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """An instructor's notebook; name: of the file without its ending, which is what nbgrader knows a notebook by."""
+    """An instructor's notebook; name: of the file without its ending, which is what nbgrader knows a notebook by.
+
+    files: what its cells may read and import, by the way from its folder.
+    """
 
     name: str
     cells: tuple[SourceCell, ...]
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def graded(self) -> tuple[SourceCell, ...]:
@@ -71,11 +77,15 @@ class Assignment:
     @property
     def sha256(self) -> str:
         """The hash of all of it, in hexadecimal."""
-        return build.digest([self.name, [asdict(cell) for cell in self.cells]])
+        files = {name: hashlib.sha256(data).hexdigest() for name, data in self.files.items()}
+        return build.digest([self.name, [asdict(cell) for cell in self.cells], files])
 
 
 def load(path: Path) -> Assignment:
-    """The instructor's notebook at path. CourseError: it is none, grades nothing, or has wrong metadata."""
+    """The instructor's notebook at path; where that is nbgrader's source/ASSIGNMENT/, with the files beside it.
+
+    CourseError: it is none, grades nothing, or has wrong metadata; the files are too many.
+    """
     try:
         raw, _ = notebook.parse(notebook.read_bytes(path))
     except Unreadable as fault:
@@ -88,9 +98,26 @@ def load(path: Path) -> Assignment:
             raise CourseError(f"{where}: the id {made.grade_id!r} is that of cell {known[made.grade_id]} too.")
         known |= {made.grade_id: cell.index} if made.grade_id else {}
         cells.append(made)
-    found = Assignment(name=path.stem, cells=tuple(cells))
+    files = _beside(path.absolute().parent) if path.absolute().parents[1].name == "source" else {}
+    found = Assignment(name=path.stem, cells=tuple(cells), files=files)
     if not found.graded:
         raise CourseError(f"{path.name} has no cell that nbgrader would grade: give the instructor's own notebook.")
+    return found
+
+
+def _beside(folder: Path) -> dict[str, bytes]:
+    """The plain files of a folder, but for notebooks and what is hidden."""
+    found, total = {}, 0
+    for each in sorted(folder.rglob("*")):
+        way = each.relative_to(folder)
+        hidden = any(part.startswith((".", "__")) for part in way.parts)
+        if hidden or each.suffix == ".ipynb" or each.is_symlink() or not each.is_file():
+            continue
+        total += each.stat().st_size
+        if total > _MOST_BYTES or len(found) >= _MOST_FILES:
+            most = f"{_MOST_FILES} files and {_MOST_BYTES / 1e6:.0f} MB go into the sandbox"
+            raise CourseError(f"{folder} holds too much beside the notebook: at most {most}.")
+        found[way.as_posix()] = each.read_bytes()
     return found
 
 
