@@ -13,6 +13,7 @@ from importlib import import_module
 from weakref import WeakKeyDictionary
 
 from labkit import progress
+from labkit.borrowed import another
 from labkit.compare import Tolerance, close, exact
 from labkit.describe import kind_of
 from labkit.judge import Exercise, Verdict, generator_for, verdict
@@ -67,11 +68,11 @@ def check(fn: object, *, seed: int = 0, time_limit_s: float = 10.0) -> None:
     exercise = _sought(fn, "check")
     if exercise is None:
         return
-    found = verdict(fn, exercise, generator=generator_for(exercise, seed), time_limit_s=time_limit_s)
+    found = _judge(fn, exercise, seed=seed, time_limit_s=time_limit_s)
     _remember(fn, found)
     _failures[exercise.name] += found.status == "failed"
     show(_text(found, n_hints=_failures[exercise.name]), _html(found))
-    if found.status == "passed" and fn is not exercise.reference:
+    if found.status == "passed":
         progress.record(exercise.number)
 
 
@@ -80,7 +81,7 @@ def attempt(fn: Callable) -> Callable:
     exercise = _sought(fn, "attempt")
     if exercise is None:
         return fn
-    found = _remembered(fn) or verdict(fn, exercise, generator=generator_for(exercise, 0))
+    found = _remembered(fn) or _judge(fn, exercise)
     _remember(fn, found)
     if found.status == "passed":
         return fn
@@ -88,6 +89,12 @@ def attempt(fn: Callable) -> Callable:
     line = f"– {exercise.name} (exercise {exercise.number}) {state}: the cells below use the course's own version."
     show(line, panel("neutral", escape(line)))
     return exercise.reference
+
+
+def _judge(fn: Callable, exercise: Exercise, *, seed: int = 0, time_limit_s: float = 10.0) -> Verdict:
+    """The verdict; what passes must be the learner's own as well."""
+    found = verdict(fn, exercise, generator=generator_for(exercise, seed), time_limit_s=time_limit_s)
+    return another(found, fn) if found.status == "passed" else found
 
 
 def _remember(fn: Callable, found: Verdict) -> None:

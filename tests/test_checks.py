@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from labkit import build, course
+from labkit.borrowed import borrowed
 from labkit.checker import generator_for, verdict
 from labkit.checks import exercises, uneven
 
@@ -122,8 +123,10 @@ def test_the_reference_passes(exercise, seed, monkeypatch):
 
 @each_exercise
 def test_the_solution_in_the_lesson_passes(exercise):
-    found = judge(_from_cell(exercise, "solution"), exercise)
+    fn = _from_cell(exercise, "solution")
+    found = judge(fn, exercise)
     assert found.status == "passed", found.message
+    assert not borrowed(fn, exercise), "it uses what a learner may not use"
 
 
 @each_exercise

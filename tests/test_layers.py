@@ -22,7 +22,8 @@ LAYERS = (
     | {"launches", "handles", "tasks", "estimate", "traffic", "device_cuda", "opened", "device_thread"}
     | {"watcher", "sync"}
     | {"ranks", "aftermath", "workshop"},
-    {"plot", "plot_formats", "plot_roofline", "plot_timeline", "widgets", "explorer", "progress", "judge", "checker"}
+    {"plot", "plot_formats", "plot_roofline", "plot_timeline", "widgets", "explorer", "progress", "exercise", "judge"}
+    | {"borrowed", "checker"}
     | {"checks", "recording", "claims", "plot_links", "plot_memory", "advice", "memory_report"}
     | {"explorer_memory"},
     {"build", "execute", "doctor", "program", "run", "gpu_check", "cli", "parcel", "export", "grading"}

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from labkit import train
 from labkit.checker import Exercise, close
 
 
@@ -145,6 +146,7 @@ EXERCISES = (
         cases=_schedule_cases,
         reference=warmup_stable_decay,
         compare=close(rtol=1e-6, atol=1e-9, why="Three straight pieces: which one is this step on?"),
+        library=(train.warmup_stable_decay,),
         points=3,
         hints=(
             "An end comes out as 0: on the way up count the steps done once this one is, step + 1; on the way down "

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from labkit import formats
 from labkit.checker import Exercise, close, exact
 from labkit.checks.rounding import ROUND_MISTAKES, round_cases, round_to
 from labkit.checks.scaling import SCALER_MISTAKES, drive_scaler, scaler_cases
@@ -177,6 +178,7 @@ EXERCISES = (
         reference=round_to,
         compare=close(0.0, 0.0, "The nearest number of the format, its neighbours being 2**(exponent - bits) apart."),
         mistakes=ROUND_MISTAKES,
+        library=(formats.round_to, formats.rounded),
         points=4,
         hints=(
             "Off by a factor of two: torch.frexp gives a mantissa in [0.5, 1), so its exponent is one too large.",

@@ -8,7 +8,7 @@ from functools import cache, partial
 
 import torch
 
-from labkit import device_thread, workshop
+from labkit import device_thread, timeline, trace, workshop
 from labkit.checker import Exercise, close
 from labkit.checks.faults import Counted, counted
 from labkit.checks.idle import BLAME_MISTAKES, GAP_MISTAKES, blame, blame_cases, gap_cases, idle_gaps
@@ -178,6 +178,7 @@ EXERCISES = (
         reference=idle_gaps,
         compare=close(1e-9, 1e-9, "A gap runs from the latest end so far to the next start, within the window."),
         mistakes=GAP_MISTAKES,
+        library=(timeline.gaps, timeline.complement),
         points=3,
         hints=(
             "A gap where something runs: keep the latest end so far, and not the end of the last operation.",
@@ -209,6 +210,7 @@ EXERCISES = (
         drive=named,
         mechanism=finds_planted_ones,
         mistakes=SLOW_MISTAKES,
+        library=(trace.slow_steps,),
         points=4,
         hints=(
             "Small outliers are missed beside a large one: the median is not moved by it, mean and spread are.",
@@ -235,6 +237,7 @@ EXERCISES = (
             asked=FASTER,
             short=_too_slow,
         ),
+        library=(workshop.loop,),
         points=6,
         hints=(
             "Copy slow_loop and change a line at a time; labkit.sync.watch() around a run lists the lines that wait.",

@@ -238,6 +238,7 @@ EXERCISES = (
         mistakes=_FLOPS_MISTAKES,
         tell=_tell_flops,
         mechanism=_by_hand,
+        library=(cost.step_flops, cost.forward_flops),
         points=3,
         hints=(
             "6 * batch * seq * (numbers in matrices that a token meets + what it takes to meet all tokens).",

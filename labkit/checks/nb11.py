@@ -164,6 +164,7 @@ EXERCISES = (
         reference=overlapped_step_s,
         compare=close(1e-9, 1e-9, "A piece goes when it is computed and the ring is free, whichever is later."),
         mistakes=_STEP_MISTAKES,
+        library=(cost.overlapped_s,),
         points=3,
         hints=(
             "Too short or too long: keep two clocks, when the piece is computed and when the ring is free.",
