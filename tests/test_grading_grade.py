@@ -15,9 +15,10 @@ import pytest
 
 from labkit import course
 from labkit.course import CourseError
-from labkit.grading import grade, harness, release, review, submission, watch
+from labkit.grading import grade, harness, release, review, submission, verdicts, watch
 from labkit.grading import jobs as jobs_module
 from labkit.grading.box import available
+from labkit.judge import generator_for
 
 needs_box = pytest.mark.skipif(bool(available()), reason=f"needs a sandbox: {available()}")
 LESSON = course.find("01")
@@ -159,11 +160,24 @@ def test_a_file_too_large_to_be_a_notebook_is_not_read(tmp_path, monkeypatch):
 
 
 def test_a_fault_of_the_grader_passes_for_nobodys(tmp_path, monkeypatch):
-    monkeypatch.setattr(grade, "judged", lambda *_, **__: 1 / 0)
     read = answered(tmp_path / "ann", warmup_stable_decay=RIGHT_11)
-    [result, *_] = grade.results(read, BATCH, HereBox())
-    assert (result.status, result.points) == ("ungraded", 0)
-    assert "The grader failed: ZeroDivisionError" in result.message
+    for phase in ("public", "private"):
+        with monkeypatch.context() as patch:
+            patch.setattr(grade.Judging, phase, lambda *_: 1 / 0)
+            [result, *_] = grade.results(read, BATCH, HereBox())
+        assert (result.status, result.points) == ("ungraded", 0)
+        assert "The grader failed: ZeroDivisionError" in result.message
+
+
+def test_no_hidden_input_of_one_exercise_can_be_told_by_another(tmp_path):
+    keeping = RIGHT_11.replace(":\n", ":\n    spied.append(step)\n", 1)
+    telling = "def pick_rate(rates, losses):\n    raise ValueError(f'seen {len(spied)}')"
+    read = answered(tmp_path / "ann", warmup_stable_decay=f"spied = []\n{keeping}", pick_rate=telling)
+    right, told, _ = grade.results(read, BATCH, HereBox())
+    [exercise] = [one for one in BATCH.exercises if one.number == "1.1"]
+    n_public = len(exercise.cases(generator_for(exercise, verdicts.PUBLIC_SEED)))
+    assert (right.status, told.status) == ("ok", "error")
+    assert f"seen {n_public}\n" in f"{told.message}\n"
 
 
 def test_a_release_with_exercises_that_are_not_known_here_gets_a_sentence():

@@ -3,6 +3,10 @@
 The clocks are the grader's: the wall's from a request to its reply, or what the kernel says of the processor. Every run
 has inputs of its own, sent with the request that is timed, and its result is held against the baseline's: to remember,
 to guess or to do nothing gains nothing. While the baseline runs, all that the learner has started stands still.
+
+What is left: on a machine with too much to do a ratio says less, and processes that keep waking up can get an answer
+more than its share; one that has such helpers is timed again alone, and a person is told. The answer can also do the
+work in another way than asked for, which is the mechanism's business, and that is looked at in the learner's process.
 """
 
 import hashlib
@@ -12,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from labkit.compare import Unfit
 from labkit.describe import describe_error
 from labkit.grading import watch
 from labkit.grading.asked import Answering, Asked
@@ -37,13 +42,16 @@ class Timeable(Answering, Protocol):
     def pids(self) -> list[int]:
         """Its processes."""
 
+    def helpers(self) -> list[int]:
+        """Those that the learner's code has started."""
+
 
 @dataclass(frozen=True)
 class Timed:
     """status: ok, wrong, or how the answer ended its run. cause: what is wrong, "" within the bar.
 
-    ratio: how many times as fast as the baseline the answer is. near: whether it is short of the bar by so little that
-    a machine with less to do might say otherwise.
+    ratio: how many times as fast as the baseline the answer is. near: whether a machine with less to do might say
+    otherwise, as it is short of the bar by little, or has processes that help it.
     """
 
     status: str
@@ -100,6 +108,8 @@ class _Race:
         try:  # whatever a learner's process has sent must not stop the grader
             got, seconds = self._finished(value, seconds)
             self.cause = self.timing.fault(got, expected)
+        except Unfit as unfit:
+            self.cause = f"In the run that is timed: {unfit.what}. {unfit.cause}"
         except Exception as error:
             self.cause = f"The timed run gave what cannot be used: {describe_error(error)}"
         self._answers_s = min(self._answers_s, seconds)
@@ -141,5 +151,5 @@ def timed(mine: Timeable, other: Timeable, exercise: Exercise, *, seed: int, alo
         if late or not near < race.ratio < sure:
             break
     if race.ratio >= asked:
-        return Timed("ok", race.ratio)
+        return Timed("ok", race.ratio, near=bool(mine.helpers()))
     return Timed("wrong", race.ratio, race.timing.short(race.ratio), near=race.ratio > near)

@@ -29,7 +29,7 @@ from labkit.grading.notebook import MAX_BYTES
 from labkit.grading.release import Release
 from labkit.grading.slices import sliced
 from labkit.grading.submission import Cell, Submission
-from labkit.grading.verdicts import Result, judged
+from labkit.grading.verdicts import Judging, Result
 from labkit.judge import Exercise
 
 _KEPT = "kept"
@@ -154,7 +154,7 @@ def grade(
 
 
 def _is_near(found: dict) -> bool:
-    """Whether a student missed a bar by so little that it is timed again, once the others are done."""
+    """Whether a bar was met or missed in such a way that it is timed again, once the others are done."""
     return any(row.get("near") == verdicts.AGAIN for row in found["results"])
 
 
@@ -225,7 +225,10 @@ class _Student:
         return [one for one in self._batch.exercises if one.number not in self.found]
 
     def session(self) -> None:
-        """Run the cells that are needed; judge exercise after exercise, or up to the one that ends the session."""
+        """Run the cells that are needed; judge exercise after exercise, or up to the one that ends the session.
+
+        Whatever may be told to the learner comes first: no exercise has seen a hidden input by then.
+        """
         left = self.left()
         wanted = [c for c in needed(self._read, [one.number for one in left]) if c.index not in self._dropped]
         cells = [(f"cell {cell.index}", cell.source) for cell in wanted]
@@ -233,10 +236,13 @@ class _Student:
             if session.over:
                 self._drop(wanted[max(len(session.outcomes), 1) - 1], session.over)
                 return
-            for one in left:
-                self.found[one.number] = self._judged(one, session)
-                if session.over:
-                    return
+            judging = {one.number: self._judging(one, session) for one in left}
+            for phase in (Judging.public, Judging.private):
+                for one in self.left():
+                    if result := self._judged(one, session, partial(phase, judging[one.number])):
+                        self.found[one.number] = result
+                    if session.over:
+                        return
 
     def _drop(self, cell: Cell, over: str) -> None:
         """Leave out a cell that ended its session; it costs the exercises that it answers."""
@@ -250,23 +256,29 @@ class _Student:
         cell = self._read.answer(one.number)
         return cell.index if cell else None
 
-    def _judged(self, one: Exercise, session: Any) -> Result:
-        """The verdict; where the name is missing because its cell failed, that is the message."""
-        cell = self._read.answer(one.number)
-        own = f"cell {cell.index}"
+    def _judging(self, one: Exercise, session: Any) -> Judging:
+        """What will judge an exercise."""
+        asked = {"seed": self._batch.seed, "time_limit_s": self._batch.limits.calls_s}
+        asked |= {"cell": f"cell {self._index(one)}", "alone": self._batch.alone}
+        return Judging(session, one, **asked, beside=partial(self._box.run, []))
+
+    def _judged(self, one: Exercise, session: Any, judge: Callable[[], Result | None]) -> Result | None:
+        """The verdict, if there is one; where the name is missing because its cell failed, that is the message."""
         try:
-            asked = {"seed": self._batch.seed, "time_limit_s": self._batch.limits.calls_s, "cell": own}
-            result = judged(session, one, **asked, beside=partial(self._box.run, []), alone=self._batch.alone)
+            result = judge()
         except Exception as error:  # a fault of ours must not cost the batch, nor pass for the student's
             return unrun(one, "ungraded", f"The grader failed: {describe_error(error)}")
-        failed = next((each for each in session.outcomes if each.name == own and each.error), None)
+        cell = self._read.answer(one.number)
+        failed = [each for each in session.outcomes if each.name == f"cell {cell.index}" and each.error]
+        if result is None:
+            return None
         if result.status != "missing" or not failed:
             known = result.line and _line(cell.source, result.line) in result.message
             return replace(result, code=_around(cell.source, result.line)) if known else result
-        said = re.sub(r" \(<ipython-input-[^)]*\)$", "", failed.error.message[:300])
-        told = f"The cell raised {failed.error.type}: {said} (line {failed.error.line})"
-        code = _around(cell.source, failed.error.line)
-        return replace(result, status="error", message=told, line=failed.error.line, code=code)
+        error = failed[0].error
+        said = re.sub(r" \(<ipython-input-[^)]*\)$", "", error.message[:300])
+        told = f"The cell raised {error.type}: {said} (line {error.line})"
+        return replace(result, status="error", message=told, line=error.line, code=_around(cell.source, error.line))
 
 
 def _line(source: str, number: int) -> str:

@@ -15,7 +15,7 @@ KINDS = {
     "tampered": "the process changed what reports to the grader",
     "unreadable": "no notebook that can be read",
     "manual": "for a person to grade: labkit override STUDENT ID POINTS --why TEXT --out DIR",
-    "near": "right on all cases of class and without points",
+    "near": "right on all cases of class and without points, or within a bar with the help of other processes",
     "noted": "odd, and nothing was taken off for it",
 }
 """Each reason to look, the gravest first."""
@@ -51,7 +51,7 @@ def _kind(row: Mapping) -> str:
     """Why a result wants looking at; empty where it does not."""
     if row["status"] in KINDS:
         return row["status"]
-    return "near" if row["status"] != "ok" and row["message"].startswith(_NEAR) else ""
+    return "near" if row.get("near") or row["status"] != "ok" and row["message"].startswith(_NEAR) else ""
 
 
 def summary(found: Sequence[Point], most: int = 5) -> list[str]:

@@ -118,6 +118,10 @@ class Session:
         """The session's processes, as this system numbers them."""
         return watch.family(self._roots)
 
+    def helpers(self) -> list[int]:
+        """Those of them that the learner's code has started."""
+        return [pid for pid in self.pids() if pid not in self._roots]
+
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """A block in which nothing of the session runs, whatever it has started."""

@@ -7,10 +7,11 @@ says of *how* an answer came about was measured in the learner's own process, an
 
 import inspect
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from labkit.describe import describe_error, parameters
 from labkit.grading import bars
@@ -33,7 +34,7 @@ class Result:
     was measured in the learner's own process. line: of the learner's cell, where something was raised; 0 for none.
     printed: by the learner's own cell and by the calls of class, at most 2000 characters; of private calls nothing.
     code: the learner's lines around `line`, numbered, where they are known. near: of a bar that was missed by little,
-    `to be timed again` or `timed again, alone`; that one is for a person to look at.
+    or met with the help of other processes: `to be timed again` or `timed again, alone`, for a person to look at.
     """
 
     exercise: str
@@ -49,59 +50,104 @@ class Result:
     near: str = ""
 
 
-def judged(
-    session: Answering,
-    exercise: Exercise,
-    *,
-    seed: int,
-    time_limit_s: float = 30.0,
-    cell: str = "",
-    beside: Callable[[], AbstractContextManager] | None = None,
-    alone: bool = False,
-) -> Result:
-    """The result of one exercise: the cases of class first, then those of the private seed, and the bar if it has one.
+class Judging:
+    """One exercise of one student on its way to a result: the cases of class, then those of the private seed.
 
-    A case of class that fails is told in full; of another one only that there is one. cell: the name under which the
-    session has run the learner's own cell, whose output is part of the result. beside: opens a session in which nothing
-    of the learner's has run, for the baseline of a bar; None: bars are left out. alone: nothing else is being graded.
+    Those of class come first for all exercises of a session: what its process is asked there may be told to the learner
+    in full, and by then it has not seen a hidden input of any exercise. cell: the name under which the session has run
+    the learner's own cell, whose output is part of the result. beside: opens a session in which nothing of the
+    learner's has run, for the baseline of a bar; None: bars are left out. alone: nothing else is being graded.
     """
-    began_s = time.monotonic()
-    inside = not _is_plain(exercise)
-    outputs = [one.output for one in session.outcomes if one.name == cell]
 
-    def result(status: str, message: str, line: int = 0, near: bool = False) -> Result:
-        printed = b"".join(outputs)[: 4 * MOST_PRINTED].decode(errors="replace")[:MOST_PRINTED]
-        told = {"points": exercise.points if status == "ok" else 0, "max_points": exercise.points, "inside": inside}
-        told |= {"message": message, "line": line if status == "error" else 0, "printed": printed}
-        told["near"] = "" if not near else ALONE if alone else AGAIN
-        seconds = round(time.monotonic() - began_s, 3)
-        return Result(exercise=exercise.number, status=status, seconds=seconds, **told)
+    def __init__(
+        self,
+        session: Answering,
+        exercise: Exercise,
+        *,
+        seed: int,
+        time_limit_s: float = 30.0,
+        cell: str = "",
+        beside: Callable[[], AbstractContextManager] | None = None,
+        alone: bool = False,
+    ) -> None:
+        self._session, self._exercise, self._seed, self._limit_s = session, exercise, seed, time_limit_s
+        self._beside, self._alone = beside, alone
+        self._seconds = 0.0
+        self._outputs = [one.output for one in session.outcomes if one.name == cell]
 
-    part = sliced(exercise) if inside else None
-    for private in (False, True):
-        fn = Asked(session, exercise, time_limit_s)
-        outputs += [] if private else [fn.printed]
+    @property
+    def _inside(self) -> bool:
+        """Whether some of it is measured in the learner's own process."""
+        return not _is_plain(self._exercise)
+
+    def public(self) -> Result | None:
+        """The result, where the cases of class settle it; a case that fails is told in full."""
+        with self._clock():
+            fn, found, message = self._cases(PUBLIC_SEED)
+        self._outputs.append(fn.printed)
+        return None if found == "ok" else self._result(found, message, line=fn.line)
+
+    def private(self) -> Result:
+        """The result, where those are right; of other cases it is only told that there is one that fails."""
+        with self._clock():
+            _, status, message = self._cases(self._seed)
+            if status != "ok":
+                return self._result(status, "right on the cases of class, and not on others of the same kind")
+            if not self._exercise.timing or not self._beside:
+                return self._result("ok", message)
+            with self._beside() as other:
+                bar = bars.timed(self._session, other, self._exercise, seed=self._seed, alone=self._alone)
+        if bar.status == "ok":
+            return self._result("ok", f"{message}, within its bar", near=bar.near)
+        return self._result(bar.status, f"right results, but short of the bar\nlikely  {bar.cause}", near=bar.near)
+
+    def _cases(self, seed: int) -> tuple[Asked, str, str]:
+        """The function as it was asked, the status that the cases of a seed give it, and what the judge says."""
+        fn = Asked(self._session, self._exercise, self._limit_s)
+        part = sliced(self._exercise) if self._inside else None
         try:
             fn.look()
             if part and fn.callable:
                 fn.ask({"do": "load", "modules": part.modules})
         except Exception as error:  # of the box, or of a name that only the learner's code knows
-            return result(fn.ended or "error", describe_error(error), 0 if private else fn.line)
+            return fn, fn.ended or "error", describe_error(error)
         if not fn.callable:
-            return result("missing", f"{exercise.name} {'is not defined' if fn.kind == 'None' else f'is {fn.kind}'}.")
-        found = _verdict(fn, exercise, part, seed if private else PUBLIC_SEED, time_limit_s)
+            what = "is not defined" if fn.kind == "None" else f"is {fn.kind}"
+            return fn, "missing", f"{self._exercise.name} {what}."
+        found = _verdict(fn, self._exercise, part, seed, self._limit_s)
         status = _STATUSES[found.status]
-        if status != "ok":
-            status = fn.ended if status == "wrong" and fn.ended else status
-            hidden = "right on the cases of class, and not on others of the same kind"
-            return result(status, *((hidden,) if private else (found.message, fn.line)))
-    if not exercise.timing or not beside:
-        return result("ok", found.message)
-    with beside() as other:
-        bar = bars.timed(session, other, exercise, seed=seed, alone=alone)
-    if bar.status == "ok":
-        return result("ok", f"{found.message}, within its bar")
-    return result(bar.status, f"right results, but short of the bar\nlikely  {bar.cause}", near=bar.near)
+        return fn, fn.ended if status == "wrong" and fn.ended else status, found.message
+
+    @contextmanager
+    def _clock(self) -> Iterator[None]:
+        """A block whose seconds count."""
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds += time.monotonic() - began_s
+
+    def _result(self, status: str, message: str, *, line: int = 0, near: bool = False) -> Result:
+        """The result with this status."""
+        printed = b"".join(self._outputs)[: 4 * MOST_PRINTED].decode(errors="replace")[:MOST_PRINTED]
+        return Result(
+            exercise=self._exercise.number,
+            status=status,
+            points=self._exercise.points if status == "ok" else 0,
+            max_points=self._exercise.points,
+            seconds=round(self._seconds, 3),
+            message=message,
+            inside=self._inside,
+            line=line if status == "error" else 0,
+            printed=printed,
+            near="" if not near else ALONE if self._alone else AGAIN,
+        )
+
+
+def judged(session: Answering, exercise: Exercise, **how: Any) -> Result:
+    """The result of the only exercise of a session; how: as Judging is told."""
+    judging = Judging(session, exercise, **how)
+    return judging.public() or judging.private()
 
 
 def _verdict(fn: Asked, exercise: Exercise, part: Slice | None, seed: int, time_limit_s: float) -> Verdict:
