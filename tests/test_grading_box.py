@@ -78,6 +78,17 @@ def test_an_outcome_that_is_none_is_an_error_at_once(told):
 
 
 @needs_a_box
+def test_what_a_notebook_puts_in_the_place_of_labkits_functions_is_gone_when_an_answer_is_driven(shared):
+    patch = "import sys, labkit.ranks, torch.distributed as d\nlabkit.ranks.run_ranks = d.all_reduce = None\n"
+    patch += "sys.modules['labkit.sync'] = None"
+    looks = "def f(_):\n    found = labkit.ranks.run_ranks, d.all_reduce, sys.modules['labkit.sync']\n"
+    with shared.run([("a", patch), ("b", looks + "    return [one is None for one in found]")]) as session:
+        assert asked(session, "f") == [True, True, True]
+        session.call("f", encode({"do": "load", "modules": {}}), 5.0)
+        assert asked(session, "f") == [False, False, False]
+
+
+@needs_a_box
 def test_a_call_that_its_caller_gives_up_ends_the_session(shared):
     with shared.run([("f", "import time\ndef f():\n    time.sleep(9)")]) as session:
         with pytest.raises(DeadlineExceeded):

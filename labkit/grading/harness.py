@@ -7,7 +7,7 @@ what it says of the answer itself is compared outside, with a reference that is 
 import inspect
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import torch
 
@@ -17,6 +17,8 @@ from labkit.describe import describe_error, kind_of, learner_line
 from labkit.grading.wire import WireError, decode, encode
 
 _PACKAGE = "labkit.checks"
+_KEPT_OF, _CODE = ("labkit.", "torch.distributed"), (FunctionType, BuiltinFunctionType, type)
+_kept: dict[str, tuple[ModuleType, dict]] = {}
 
 
 def answer(namespace: dict, name: str, payload: bytes) -> bytes:
@@ -66,10 +68,25 @@ def _call(fn: Callable, request: dict) -> dict:
     return {"value": value, "args": list(arguments)}
 
 
+def keep() -> None:
+    """Before any learner's code runs: remember the functions and classes of labkit and torch.distributed."""
+    for name, module in sys.modules.items():
+        if name.startswith(_KEPT_OF):
+            _kept[name] = module, {key: value for key, value in vars(module).items() if isinstance(value, _CODE)}
+
+
+def _put_back() -> None:
+    """Undo what a notebook has put in their places, as a demonstration may, or somebody who wants to be miscounted."""
+    for name, (module, values) in _kept.items():
+        sys.modules[name] = module
+        vars(module).update(values)
+
+
 def _load(_fn: object, request: dict) -> dict:
     """Make the modules of a slice, as if they had been imported; they go to ranks by their source."""
     import cloudpickle
 
+    _put_back()
     package = sys.modules.setdefault(_PACKAGE, ModuleType(_PACKAGE))
     package.__path__ = []
     for name in request["modules"]:
