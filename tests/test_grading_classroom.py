@@ -1,5 +1,7 @@
 """The page of a class: how often, in which way, and what a person has to look at."""
 
+from types import SimpleNamespace
+
 from test_grading_feedback import EVIL, LESSON, Tags, row
 
 from labkit.grading import classroom, review
@@ -19,6 +21,13 @@ def test_the_class_sees_how_often_and_what():
     assert "<td>3</td><td>wrong result. The sign is turned round.</td>" in html
     assert '<span class="soft">returned</span> 1<br>' in html  # the commonest of the three
     assert "Median 0.1 s, longest 9 s." in html
+
+
+def test_points_are_weighted_as_a_policy_says_and_lateness_stands_beside_them():
+    total = SimpleNamespace(points=7.5, max_points=20, late="Handed in 1 h late: 10 % is taken off.")
+    html = page(row("ann", status="ok", points=3, total=total))
+    assert "median 7.5, highest 7.5 of 20 points" in html
+    assert "<td>7.5<br><small>Handed in 1 h late: 10 % is taken off.</small></td>" in html
 
 
 def test_errors_of_one_type_and_other_texts_are_two_ways_to_fail():

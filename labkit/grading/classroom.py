@@ -18,15 +18,22 @@ def page(rows: Sequence[Mapping], exercises: Sequence[Exercise], title: str, fou
     students: dict[str, list[Mapping]] = {}
     for row in rows:
         students.setdefault(row["student"], []).append(row)
-    totals = [sum(row["points"] for row in mine) for mine in students.values()] or [0]
-    most = sum({row["exercise"]: row["max_points"] for row in rows}.values())
-    head = f"{len(students)} students; median {median(totals):g}, highest {max(totals):g} of {most:g} points."
+    totals = [_total(mine) for mine in students.values()] or [(0, 0)]
+    points = [points for points, _ in totals]
+    head = f"{len(students)} students; median {median(points):g}, highest {max(points):g} of {totals[0][1]:g} points."
     parts = [f"<h1>{text(title)}</h1><p>{head}</p>", _to_look_at(found)]
     names = {one.number: f"{one.number} · {one.name}" for one in exercises}
     for number in dict.fromkeys(row["exercise"] for row in rows):
         parts.append(_exercise(names.get(number, number), [row for row in rows if row["exercise"] == number]))
     parts.append(_students(students))
     return whole(title, "".join(parts))
+
+
+def _total(rows: Sequence[Mapping]) -> tuple[float, float]:
+    """A student's points and the most that there are, weighted where a policy gives weights."""
+    if total := rows[0].get("total"):
+        return total.points, total.max_points
+    return sum(row["points"] for row in rows), sum(row["max_points"] for row in rows)
 
 
 def _to_look_at(found: Sequence[Point]) -> str:
@@ -95,7 +102,7 @@ def _students(students: Mapping[str, Sequence[Mapping]]) -> str:
         status = {row["exercise"]: row["status"] for row in mine}
         cells = [SAID.get(status.get(number, ""), "") for number in numbers]
         late = total.late if (total := mine[0].get("total")) else ""
-        points = f"{sum(row['points'] for row in mine):g}{f'<br><small>{text(late)}</small>' if late else ''}"
+        points = f"{_total(mine)[0]:g}{f'<br><small>{text(late)}</small>' if late else ''}"
         lines.append([_link(student), points, *map(text, cells)])
     return f"<h2>Students</h2>{table(['student', 'points', *map(text, numbers)], lines)}"
 
