@@ -15,12 +15,15 @@ from pathlib import Path
 
 import cheats
 import pytest
+import torch
 from boxes import WHY_NOT
 
 import labkit
 from labkit import course
+from labkit.checks import exercises
 from labkit.grading import grade, release, watch
 from labkit.grading.box import Limits
+from labkit.judge import generator_for
 
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.slow]
 LESSON = course.find("01")
@@ -160,6 +163,22 @@ def test_what_students_read_is_short_and_runs_nothing(graded):
             assert len(row["message"]) < 5_000, (row["student"], len(row["message"]))
     for path in graded.out.rglob("*.html"):
         assert "<script>alert" not in path.read_text(encoding="utf-8")
+
+
+def _held(value: object) -> set[int]:
+    """Where the parts of a value lie that a call could change in place."""
+    if isinstance(value, torch.Tensor):
+        return {value.data_ptr()} if value.numel() else set()
+    if isinstance(value, (list, tuple)):
+        return set().union({id(value)} if isinstance(value, list) else (), *map(_held, value))
+    return set().union({id(value)}, *map(_held, value.values())) if isinstance(value, dict) else set()
+
+
+@pytest.mark.parametrize("exercise", [one for one in exercises() if not one.drive], ids=lambda one: one.number)
+def test_what_an_answer_changes_in_place_is_nobody_elses(exercise):
+    """The grader puts an answer's changes back into what it gave: that must not be what the reference is given."""
+    one, other = (list(exercise.cases(generator_for(exercise, SEED))) for _ in range(2))
+    assert not _held(one) & _held(other)
 
 
 def test_there_are_sixty_kinds():
