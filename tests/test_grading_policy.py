@@ -36,7 +36,7 @@ steps = [{after_hours = 24, percent = 30}, {after_hours = 0, percent = 10}]
 def loaded(tmp_path, text, lesson="01_lr_warmup"):
     path = tmp_path / "course.toml"
     path.write_text(text, encoding="utf-8")
-    return policy.load(path, lesson)
+    return policy.load(path, lesson, ["1.1", "1.2"])
 
 
 def test_a_lesson_comes_before_what_holds_for_every_lesson(tmp_path):
@@ -85,6 +85,7 @@ def test_steps(late_h, percent):
         ("[lessons.02]\n[lessons.03]\ndeu = 1\n", 3, "did you mean due?"),
         ("[lessons.01]\nworth = 1\n[lessons.01.weights]\n1.2 = 2\n", 4, '"1.2" = 2'),
         ('[lessons.01.weights]\n"1.2" = -1\n', 2, "-1 is no weight"),
+        ('[lessons.01.weights]\n"1.2" = 1\n"1.9" = 2\n', 3, "'1.9' is not known here; did you mean"),
         ("[late.students.ann]\nexcused = 'yes'\n", 2, "give true or false"),
         ("[late]\nstudents = 3\n", 2, "students is a table: write [late.students]"),
         ("[late.students]\nann = 3\n", 2, "ann is a table"),
@@ -118,20 +119,20 @@ def test_what_is_wrong_is_a_sentence_with_its_line(tmp_path, text, line, says):
 def test_what_is_no_toml_is_a_sentence(tmp_path, data, says):
     (tmp_path / "course.toml").write_bytes(data)
     with pytest.raises(CourseError) as raised:
-        policy.load(tmp_path / "course.toml", "01_lr_warmup")
+        policy.load(tmp_path / "course.toml", "01_lr_warmup", [])
     assert says in str(raised.value)
 
 
 def test_a_policy_that_is_not_there_or_is_a_folder_is_a_sentence(tmp_path):
     for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(CourseError, match="cannot be read"):
-            policy.load(path, "01_lr_warmup")
+            policy.load(path, "01_lr_warmup", [])
 
 
 def test_windows_writes_it_too(tmp_path):
     path = tmp_path / "course.toml"
     path.write_bytes(b"\xef\xbb\xbf" + FULL.replace("\n", "\r\n").encode())
-    assert policy.load(path, "01_lr_warmup").due == DUE
+    assert policy.load(path, "01_lr_warmup", ["1.2"]).due == DUE
 
 
 def test_it_is_found_beside_the_roster_where_none_is_named(tmp_path):

@@ -88,7 +88,8 @@ def grade(
     name = batch.told()["lesson"]
     listed = rosters.load(Path(roster)) if roster else None
     known = [one.id for one in listed.students] if listed else []
-    late = _late(Path(policy) if policy else None, Path(roster) if roster else None, name, Path(folder), listed)
+    path = policies.find(Path(policy) if policy else None, Path(roster) if roster else None)
+    late = _late(path, batch, Path(folder), listed) if path else None
     console.refuse(Path(folder), Path(out), name)
     with console.Bar(len(console.students(Path(folder)))) as bar:
         more = {"jobs": jobs, "students": known, "regrade": regrade, "policy": late, "progress": bar.more}
@@ -128,10 +129,11 @@ def _batch(lesson: str | None, nbgrader: str | None, release: str | None, seed: 
     return module.Batch(release=made, seed=module.private_seed(made) if seed is None else seed, trusted=trusted)
 
 
-def _late(policy: Path | None, roster: Path | None, lesson: str, folder: Path, known: Roster | None) -> Applied | None:
-    """What the course's policy makes of when they handed in; None where there is no policy."""
-    path = policies.find(policy, roster)
-    return lateness.applied(policies.load(path, lesson), handins.of_class(folder, known)) if path else None
+def _late(path: Path, batch: Any, folder: Path, known: Roster | None) -> Applied:
+    """What the course's policy makes of when they handed in."""
+    exercises = [row["exercise"] for row in batch.nothing()]
+    terms = policies.load(path, batch.told()["lesson"], exercises)
+    return lateness.applied(terms, handins.of_class(folder, known))
 
 
 _Graded = Annotated[str, typer.Option("--out", metavar="DIR", help="What labkit grade wrote.")]

@@ -19,7 +19,7 @@ import difflib
 import itertools
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -86,8 +86,11 @@ def find(path: Path | None, roster: Path | None) -> Path | None:
     return path or (beside if beside and beside.is_file() else None)
 
 
-def load(path: Path, lesson: str) -> Terms:
-    """What a policy says about a lesson, by its name. CourseError: whatever is wrong anywhere in it, with the line."""
+def load(path: Path, lesson: str, exercises: Collection[str]) -> Terms:
+    """What a policy says about a lesson, by its name. CourseError: whatever is wrong anywhere in it, with the line.
+
+    exercises: those of the lesson; a weight of any other is a mistake.
+    """
     try:
         if path.stat().st_size > MAX_BYTES:
             raise CourseError(f"{path} has more than {MAX_BYTES / 1e6:.0f} MB: it is no policy.")
@@ -100,7 +103,7 @@ def load(path: Path, lesson: str) -> Terms:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise CourseError(f"{path} is no valid TOML: {error}.") from None
     try:
-        return _terms(said, lesson)
+        return _terms(said, lesson, exercises)
     except _Fault as fault:
         raise CourseError(f"{path}, line {line_of(text, fault.at)}: {fault}") from None
 
@@ -136,7 +139,7 @@ def _only_path(made: Any) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def _terms(said: Mapping[str, Any], lesson: str) -> Terms:
+def _terms(said: Mapping[str, Any], lesson: str, exercises: Collection[str]) -> Terms:
     """What holds for a lesson; every other lesson is read as well, so that its mistakes are found today."""
     _known(said, (), {"late", "lessons"})
     late = _late(_table(said.get("late", {}), ("late",)), ("late",), set())
@@ -149,6 +152,7 @@ def _terms(said: Mapping[str, Any], lesson: str) -> Terms:
             raise _Fault(at, str(error)) from None
         mine = _late(_table(each, at), at, {"due", "worth", "weights"})
         if name == lesson:
+            _known(mine.get("weights", {}), (*at, "weights"), set(exercises))
             found = _over(late, mine)
     return Terms(**found | {"students": {who: Leave(**fields) for who, fields in found.get("students", {}).items()}})
 
