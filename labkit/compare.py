@@ -144,8 +144,10 @@ def _fit_mapping(got: object, expected: Mapping, strict_dtype: bool) -> dict:
 
 
 def _fit_sequence(got: object, expected: list | tuple, strict_dtype: bool) -> list | tuple:
-    """A list, tuple, range, or tensor of one dimension or more, as long as `expected`, each item fitted."""
+    """A list, tuple, range, or for numbers a tensor, as long as `expected`, each item fitted."""
     if isinstance(got, (Tensor, np.ndarray)) and got.ndim:
+        if any(isinstance(right, (Tensor, np.ndarray)) for right in expected):
+            raise _wrong_type(got, expected, " Return the parts as they are, without stacking them.")
         got = list(got)
     if isinstance(got, Iterator):
         raise _wrong_type(got, expected, " Collect what it yields with list(...).")

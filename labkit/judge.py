@@ -186,20 +186,28 @@ def _right(got: object, expected: object, exercise: Exercise, clock: _Clock, aga
     try:
         fitted = fit(got, expected, strict_dtype=exercise.strict_dtype)
     except Unfit as unfit:
-        raise _Wrong(unfit.what, returned=describe(got), expected=describe(expected), likely=unfit.cause) from None
+        known = _known_mistake(lambda value: _alike(got, value, exercise.compare), exercise, again)
+        likely = " ".join(filter(None, (unfit.cause, known)))
+        raise _Wrong(unfit.what, returned=describe(got), expected=describe(expected), likely=likely) from None
     cause = clock.run(lambda: exercise.compare(fitted, expected), _INCOMPARABLE)
     if cause is not None:
-        cause = _known_mistake(fitted, exercise, again) or cause
+        given = lambda value: exercise.compare(fitted, fit(value, fitted)) is None
+        cause = _known_mistake(given, exercise, again) or cause
         raise _Wrong("wrong result", **_differences(fitted, expected, exercise.compare), likely=cause)
 
 
-def _known_mistake(got: object, exercise: Exercise, again: Callable[[], tuple]) -> str:
-    """The cause of the first known mistake that gives `got` as well, or nothing."""
+def _alike(got: object, value: object, compare: Callable) -> bool:
+    """Whether two values are the same, where neither need have the form of the answer, which others compare by."""
+    return isinstance(compare, Tolerance) and compare(fit(got, value), value) is None
+
+
+def _known_mistake(given: Callable[[object], bool], exercise: Exercise, again: Callable[[], tuple]) -> str:
+    """The cause of the first known mistake that gives what was `given` as well, or nothing."""
     for cause, mistaken in exercise.mistakes:
         case = again()
         settle()
         try:
-            if exercise.compare(got, fit(exercise.run(mistaken, case), got)) is None:
+            if given(exercise.run(mistaken, case)):
                 return cause
         except (Unfit, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError):
             continue  # a mistake need not give anything for every case

@@ -546,6 +546,17 @@ def test_a_callable_that_is_no_key_or_has_no_name_is_answered(course, capsys, na
     assert said in capsys.readouterr().out
 
 
+def test_a_known_mistake_is_named_in_an_answer_of_a_wrong_length():
+    ends = ("The last is left out.", lambda values, factor: (values * factor)[:-1])
+    known = replace(SCALE, mistakes=(ends,))
+    message = judge(lambda values, factor: (values * factor)[:-1], known).message
+    assert message.startswith("wrong shape")
+    assert "The last is left out." in message
+    assert "left out" not in judge(lambda values, factor: (values * factor)[1:], known).message
+    own = replace(known, compare=lambda got, expected: None if got.equal(expected) else "")
+    assert "left out" not in judge(lambda values, factor: (values * factor)[:-1], own).message
+
+
 def test_attempt_gives_the_reference_and_says_so_until_the_check_passes(course, capsys):
     right = _learner("return values * factor")
     assert attempt(right) is right
