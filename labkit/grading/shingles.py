@@ -88,12 +88,12 @@ def _raw(code: str) -> Iterator[tuple[int, str, int, int]]:
                 held = None if kind == tokenize.NEWLINE else held
                 starts = starts or kind == tokenize.NEWLINE
                 continue
-            depth += (kind == _F_START) - (kind == _F_END)
-            if kind == tokenize.STRING or kind == _F_END or depth:
-                if kind == tokenize.STRING or kind == _F_START:
-                    held = (tokenize.STRING, "'", line, 0) if starts else held
-                    if not starts:
-                        yield tokenize.STRING, "'", line, 0
+            within, depth = depth, depth + (kind == _F_START) - (kind == _F_END)
+            if within or kind in (tokenize.STRING, _F_START):
+                if not within and starts:
+                    held = (tokenize.STRING, "'", line, 0)
+                elif not within:
+                    yield tokenize.STRING, "'", line, 0
                 starts = False
                 continue
             if held:
