@@ -115,7 +115,7 @@ class Lying(torch.Tensor):
 """
 MINE = """
 import gc
-from labkit.grading import cell, frames
+from labkit.grading import frames
 gc.unfreeze()
 mine = next(o for o in gc.get_objects() if type(o).__name__ == 'Harness')
 """

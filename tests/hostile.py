@@ -227,15 +227,15 @@ FORGED = {
         {OUTPUT},
     ),
     "forged messages": (
-        "import gc\nfrom labkit.grading import cell, frames\n"
-        "mine = next(o for o in gc.get_objects() if isinstance(o, cell.Harness)) if gc.unfreeze() is None else 0\n"
+        "import gc\nfrom labkit.grading import frames\n"
+        "mine = next(o for o in gc.get_objects() if type(o).__name__ == 'Harness') if gc.unfreeze() is None else 0\n"
         "for body in (b'null', b'[1', b'[' * 9999, b'[\"a\", \"b\", \"c\"]', b'\\xff'):\n"
         "  mine._link.sendall(frames.packed(mine._token, b'r', body))",
         None,  # whatever it says of its own cell
     ),
     "a message too long": (
-        "import gc\nfrom labkit.grading import cell, frames\ngc.unfreeze()\n"
-        "mine = next(o for o in gc.get_objects() if isinstance(o, cell.Harness))\n"
+        "import gc\nfrom labkit.grading import frames\ngc.unfreeze()\n"
+        "mine = next(o for o in gc.get_objects() if type(o).__name__ == 'Harness')\n"
         "mine._link.sendall(frames.packed(mine._token, b'r', b'')[:-8] + b'\\xff' * 8 + bytes(99))",
         {OUTPUT},
     ),
