@@ -2,7 +2,8 @@
 
 An exercise whose inputs are plain data is asked for one call at a time. One whose inputs are modules or functions, or
 that is driven, has a slice of its checks run in the box, case by case, and only the results come out; what such a slice
-says of *how* an answer came about was measured in the learner's own process, and is marked so.
+says of *how* an answer came about was measured in the learner's own process, and is marked so: code that changes what
+counts there is believed, though never on results, which are compared here, nor on time, which is taken here.
 """
 
 import inspect
