@@ -230,7 +230,7 @@ def test_changed_deleted_and_copied_tests_are_put_back(tmp_path, hw1):
     box = Here()
     rows, _ = judged(tmp_path, hw1, twice, box)
     assert points(rows)["test-double"] == ("ok", 2)
-    assert [name for name in box.ran[0] if "double" in name] == ["test test-double"]
+    assert [name for name, text in box.ran[0].items() if "assert double" in text] == ["test test-double"]
 
 
 def test_a_copied_cell_with_work_in_it_is_run(tmp_path, hw1):
@@ -250,14 +250,14 @@ def test_locked_cells_are_the_instructors(tmp_path, hw1):
 
 @pytest.mark.parametrize("lost", ["metadata", "all"])
 def test_lost_metadata_cost_nothing(tmp_path, hw1, lost):
-    mine = assigned.answered(hw1.given, **RIGHT)
+    mine = assigned.answered(hw1.given, **RIGHT, essay="Since.")
     if lost == "all":  # and the tests too
         mine["cells"] = [each for each in mine["cells"] if "assert" not in each["source"]]
     for each in mine["cells"]:
         each["metadata"] = {}
         each.pop("id")
     rows, _ = judged(tmp_path, hw1, mine)
-    assert points(rows) == FULL | BY_HAND | {"essay": ("not-attempted", 0)}
+    assert points(rows) == FULL | {"essay": ("manual", 0), "plot": ("manual", 0)}
 
 
 def test_a_test_is_run_behind_its_answer_wherever_the_student_has_put_it(tmp_path, hw1):
@@ -307,9 +307,12 @@ def test_which_of_several_notebooks_counts(tmp_path, hw1):
     rows, notes = judged(tmp_path, hw1, hw1.given, name="a copy.ipynb")
     assert points(rows)["test-half"] == ("ok", 1)
     assert notes == ["HW1.ipynb was graded; also handed in: a copy.ipynb."]
-    rows, notes = judged(tmp_path, hw1, notebook(cell("x = 1")), name="HW1.ipynb")
+    (tmp_path / "in" / "ann" / "HW1.ipynb").rename(tmp_path / "in" / "ann" / "b copy.ipynb")
+    rows, notes = judged(tmp_path, hw1, notebook(cell("x = 1")), name="a copy.ipynb")
+    assert points(rows)["test-half"] == ("ok", 1)
+    rows, notes = judged(tmp_path, hw1, notebook(cell("x = 1")), name="b copy.ipynb")
     assert points(rows)["test-half"] == ("error", 0)
-    assert notes == ["No cell of hw1 is in it: it is perhaps another notebook."]
+    assert notes[0] == "No cell of hw1 is in it: it is perhaps another notebook."
 
 
 def test_what_cannot_be_read_is_unreadable_and_nothing_is_missing(tmp_path, hw1):
