@@ -44,7 +44,9 @@ def test_a_row_of_gradescopes_scores():
 
 def known(tmp_path, students, **more):
     (tmp_path / "collected.json").write_text(json.dumps({"students": students} | more))
-    (tmp_path / "r.csv").write_text("SID,Lateness (H:M:S)\na1,01:00:00\nb2,00:00:00\n")
+    (tmp_path / "r.csv").write_text(
+        "SID,Submission Time,Lateness (H:M:S)\na1,2027-02-02 00:00:00 Z,01:00:00\nb2,,00:00:00\n"
+    )
     return handins.of_class(tmp_path, roster.load(tmp_path / "r.csv"))
 
 
