@@ -286,12 +286,15 @@ def quick_loop(dev, model, optimizer, batches, every):
 )
 FORGES = dressed(
     "4.3",
-    """from labkit.grading import harness
-def forged(fn, request):
-    values = [0.0] * 100
-    return {"value": {"losses": values, "count": [1.0], "weights": values}}
-harness._ACTIONS["time"] = forged
-quick_loop = inner
+    """def forged(_fn, request):
+    return {"value": {"losses": [2.3] * 100, "count": [300.0], "weights": [0.0] * 2442}}
+def quick_loop(*given):
+    frame = inspect.currentframe()
+    while frame:
+        if "_ACTIONS" in frame.f_globals:
+            frame.f_globals["_ACTIONS"]["time"] = forged
+        frame = frame.f_back
+    return inner(*given)
 """,
 )
 
