@@ -7,9 +7,11 @@ Weights are drawn from torch's global generator: seed it first, and the model is
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
+
+Mask = Bool[Tensor, "B T T"] | None
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -90,7 +92,7 @@ def convnet(gain: float = 1.0, n_classes: int = 32, size: int = 24) -> nn.Sequen
 
 
 class Attention(nn.Module):
-    """Causal self-attention: each token mixes the values of itself and the tokens before it."""
+    """Self-attention: each token mixes the values of itself and the tokens before it, or of those a mask allows."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -98,11 +100,12 @@ class Attention(nn.Module):
         self.to_qkv = nn.Linear(width, 3 * width)
         self.to_out = nn.Linear(width, width)
 
-    def forward(self, x_BTD: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """Tokens mixed with those before them, in the same shape."""
+    def forward(self, x_BTD: Float[Tensor, "B T D"], mask_BTT: Mask = None) -> Float[Tensor, "B T D"]:
+        """Tokens mixed with those before them, or with those that the mask says, in the same shape."""
         qkv_BTKP = (part.unflatten(-1, (self.heads, -1)) for part in self.to_qkv(x_BTD).chunk(3, dim=-1))
         q_BKTP, k_BKTP, v_BKTP = (part_BTKP.transpose(1, 2) for part_BTKP in qkv_BTKP)
-        mixed_BKTP = functional.scaled_dot_product_attention(q_BKTP, k_BKTP, v_BKTP, is_causal=True)
+        which = {"is_causal": True} if mask_BTT is None else {"attn_mask": mask_BTT.unsqueeze(1)}
+        mixed_BKTP = functional.scaled_dot_product_attention(q_BKTP, k_BKTP, v_BKTP, **which)
         return self.to_out(mixed_BKTP.transpose(1, 2).flatten(2))
 
 
@@ -117,12 +120,12 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(width)
         self.norm2 = nn.LayerNorm(width)
 
-    def forward(self, x_BTD: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+    def forward(self, x_BTD: Float[Tensor, "B T D"], mask_BTT: Mask = None) -> Float[Tensor, "B T D"]:
         """Tokens after attention and the two-layer network, in the same shape."""
         if self.norm_first:
-            x_BTD = x_BTD + self.attention(self.norm1(x_BTD))
+            x_BTD = x_BTD + self.attention(self.norm1(x_BTD), mask_BTT)
             return x_BTD + self.mlp(self.norm2(x_BTD))
-        x_BTD = self.norm1(x_BTD + self.attention(x_BTD))
+        x_BTD = self.norm1(x_BTD + self.attention(x_BTD, mask_BTT))
         return self.norm2(x_BTD + self.mlp(x_BTD))
 
 
@@ -137,11 +140,19 @@ class Gpt(nn.Module):
         self.norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()  # post-norm blocks end normalised
         self.head = nn.Linear(width, vocab)
 
-    def forward(self, tokens_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-        """Logits of the token after each token."""
-        position_TD = self.position.weight[: tokens_BT.shape[1]]
-        x_BTD = self.token(tokens_BT) + position_TD
-        x_BTD = self.blocks(x_BTD)
+    def forward(
+        self, tokens_BT: Int[Tensor, "B T"], positions_BT: Int[Tensor, "B T"] | None = None, mask_BTT: Mask = None
+    ) -> Float[Tensor, "B T V"]:
+        """Logits of the token after each token.
+
+        positions_BT: each token's place in its document, by default in its row. mask_BTT: True where the token of a
+        row may see that of a column, by default all tokens before it and itself.
+        """
+        whole_row = positions_BT is None
+        x_BTD = self.token(tokens_BT)
+        x_BTD = x_BTD + (self.position.weight[: tokens_BT.shape[1]] if whole_row else self.position(positions_BT))
+        for block in self.blocks:
+            x_BTD = block(x_BTD, mask_BTT)
         return self.head(self.norm(x_BTD))
 
 

@@ -344,6 +344,17 @@ def test_docs_split_by_file_and_leave_out_tests_and_packages(library):
     assert "LEFT OUT" not in texts["train"]
 
 
+def test_documents_are_the_docstrings_one_by_one(library):
+    (library / "short.py").write_text('def f():\n    """x"""\ndef g():\n    """xy"""\n')
+    found = [docs.decode(document) for document in docs.documents("train")]
+    read = [text for path in docs.files(library, "train") for text in docs.docstrings(path)]
+    assert found == [text for text in read if len(text) > 1]
+    assert "x" in read
+    assert "xy" in found
+    assert docs.decode(docs.load("train").inputs).startswith("\n\n".join(read)[:-1])
+    assert any(name.startswith("docs-one-by-one-train-python-") for name in data.loaded())
+
+
 def test_docs_of_nested_definitions_come_in_the_order_of_their_lines(tmp_path):
     path = tmp_path / "m.py"
     path.write_text(

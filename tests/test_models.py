@@ -65,6 +65,15 @@ def test_gpt_knows_where_a_token_stands():
     assert not torch.allclose(logits[:, 0], logits[:, 1])
 
 
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_gpt_given_the_usual_positions_and_mask_is_the_usual_gpt(norm):
+    torch.manual_seed(0)
+    model = models.gpt(vocab=11, norm=norm, width=16, heads=2, layers=2, context=8)
+    tokens = torch.randint(11, (2, 6))
+    positions, mask = torch.arange(6).expand(2, 6), torch.ones(2, 6, 6, dtype=torch.bool).tril()
+    torch.testing.assert_close(model(tokens, positions, mask), model(tokens))
+
+
 def test_post_norm_blocks_end_normalised_and_pre_norm_blocks_do_not():
     torch.manual_seed(0)
     x = 5 * torch.randn(2, 4, 16)

@@ -26,6 +26,11 @@ def loaded() -> dict[str, str]:
     return dict(_loaded)
 
 
+def note(name: str, sha256: str) -> None:
+    """Remember that this process has made the data called `name`, for a recording that rests on it."""
+    _loaded[name] = sha256
+
+
 @dataclass(frozen=True, kw_only=True)
 class Split:
     """One part of a data set; sha256 is of the stored arrays (pixels or tokens, and labels), before normalisation."""
@@ -37,7 +42,7 @@ class Split:
     sha256: str
 
     def __post_init__(self) -> None:
-        _loaded[self.name] = self.sha256
+        note(self.name, self.sha256)
 
     def __len__(self) -> int:
         return len(self.targets)

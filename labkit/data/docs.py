@@ -1,4 +1,4 @@
-"""The docstrings of Python's own standard library, as one stream of characters for a small language model.
+"""The docstrings of Python's own standard library, as characters for a small language model: a stream, or one by one.
 
 They are read from the source files of the Python that runs this; no module is imported for it.
 """
@@ -11,7 +11,7 @@ import platform
 import sysconfig
 import tokenize
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from labkit.course import CourseError
-from labkit.data import Arrays, Split, cached, choose
+from labkit.data import Arrays, Split, cached, choose, note
 
 CLASSES = ("\n", *(chr(code) for code in range(32, 127)))  # the vocabulary: a token is a place in it
 SPLITS = ("train", "validation")
@@ -36,19 +36,37 @@ def load(split: str = "train") -> Split:
     A source file belongs to one split as a whole: one file in ten, by the hash of its path, is for validation.
     ValueError for an unknown split; CourseError where this Python has no source files.
     """
-    choose(split, SPLITS)
-    place = Path(sysconfig.get_path("stdlib"))
-    version = platform.python_version()
-    where = hashlib.sha256(str(place).encode()).hexdigest()[:8]  # two installations of one version may differ
-    arrays, digest = cached(f"docs-{split}-{version}-{where}-v1", lambda: _read_all(place, split))
+    name, arrays, digest = _kept(split, "", _stream)
     tokens = torch.from_numpy(arrays["tokens"]).to(torch.int64)
     return Split(
-        name=f"docs-{split}-python-{version}",
+        name=name,
         inputs=tokens[:-1],
         targets=tokens[1:],
         classes=CLASSES,
         sha256=digest,
     )
+
+
+def documents(split: str = "train") -> list[Int64[Tensor, " N"]]:
+    """The docstrings of one split one by one, in the order of files and lines: tokens, as uneven as people write them.
+
+    Those of one character or none are left out: nothing comes after them that could be learned. Errors as for load.
+    """
+    name, arrays, digest = _kept(split, "-one-by-one", _apart)
+    note(name, digest)
+    tokens = torch.from_numpy(arrays["tokens"]).to(torch.int64)
+    return list(tokens.split(arrays["lengths"].tolist()))
+
+
+def _kept(split: str, form: str, make: Callable[[list[str]], Arrays]) -> tuple[str, Arrays, str]:
+    """A split's name, and what `make` does with its docstrings, from the cache or into it, with its hash."""
+    choose(split, SPLITS)
+    place = Path(sysconfig.get_path("stdlib"))
+    version = platform.python_version()
+    where = hashlib.sha256(str(place).encode()).hexdigest()[:8]  # two installations of one version may differ
+    name = f"docs{form}-{split}"
+    arrays, digest = cached(f"{name}-{version}-{where}-v1", lambda: make(_read_all(place, split)))
+    return f"{name}-python-{version}", arrays, digest
 
 
 def encode(text: str) -> Int64[Tensor, " N"]:
@@ -97,12 +115,23 @@ def _owners(node: ast.AST) -> Iterator[ast.AST]:
             yield from _owners(child)
 
 
-def _read_all(place: Path, split: str) -> Arrays:
-    """All docstrings of a split, a blank line between two, as uint8 tokens."""
-    text = "\n\n".join(doc for path in files(place, split) for doc in docstrings(path))
-    tokens = encode(text).numpy().astype(np.uint8)
-    if len(tokens) < _LEAST:
+def _read_all(place: Path, split: str) -> list[str]:
+    """All docstrings of a split. CourseError: too few for a Python that has its sources."""
+    texts = [doc for path in files(place, split) for doc in docstrings(path)]
+    if sum(map(len, texts)) < _LEAST:
         raise CourseError(
             f"This Python has no readable source files in {place}, so there are no docstrings to learn from."
         )
-    return {"tokens": tokens}
+    return texts
+
+
+def _stream(texts: list[str]) -> Arrays:
+    """All texts, a blank line between two, as uint8 tokens."""
+    return {"tokens": encode("\n\n".join(texts)).numpy().astype(np.uint8)}
+
+
+def _apart(texts: list[str]) -> Arrays:
+    """The tokens of all texts that have two or more, and how many each has."""
+    kept = [tokens for tokens in map(encode, texts) if len(tokens) > 1]
+    tokens = torch.cat(kept).numpy().astype(np.uint8)
+    return {"tokens": tokens, "lengths": np.array([len(tokens) for tokens in kept], dtype=np.int64)}
