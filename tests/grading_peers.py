@@ -13,6 +13,7 @@ has the whole class, nbgrader its first few students, for each takes it as long 
 import argparse
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -106,18 +107,24 @@ def prepared(nbgrader: str, place: Path, name: str) -> dict[str, str]:
     return variables
 
 
-def timed(command: list[str], place: Path, variables: dict[str, str]) -> float:
-    """Seconds of a command; CalledProcessError with what it said where it fails."""
-    began_s = time.monotonic()
+def timed(command: list[str], place: Path, variables: dict[str, str]) -> tuple[float, float]:
+    """Seconds of a command, by the clock and by the processor; CalledProcessError with what it said where it fails."""
+    began_s, used_s = time.monotonic(), processor_s()
     done = subprocess.run(command, cwd=place, env=variables, capture_output=True, text=True)
     if done.returncode:
         print(done.stderr[-3000:], file=sys.stderr)
         done.check_returncode()
-    return time.monotonic() - began_s
+    return time.monotonic() - began_s, processor_s() - used_s
+
+
+def processor_s() -> float:
+    """What processes that have ended took of the processors, with all that they had waited for themselves."""
+    told = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return told.ru_utime + told.ru_stime
 
 
 def compared(args: argparse.Namespace, place: Path) -> None:
-    """Print seconds a student of both, round by round, and their ratio."""
+    """Print seconds a student of both, round by round, and their ratios; the processor's are for a busy machine."""
     name, out = course.find(args.lesson).name, place / "out"
     course_of(place, args.lesson, args)
     variables = prepared(args.nbgrader, place, name)
@@ -127,12 +134,15 @@ def compared(args: argparse.Namespace, place: Path) -> None:
     ratios = []
     for _ in range(args.rounds):
         shutil.rmtree(out, ignore_errors=True)
-        their_s = timed(theirs, place, variables) / args.few
-        our_s = timed(ours, place, variables) / args.students
-        ratios.append(their_s / our_s)
-        print(f"  {their_s:.2f} and {our_s:.3f} s a student: {ratios[-1]:.1f} times", flush=True)
+        their_s = [seconds / args.few for seconds in timed(theirs, place, variables)]
+        our_s = [seconds / args.students for seconds in timed(ours, place, variables)]
+        ratios.append([their / our for their, our in zip(their_s, our_s, strict=True)])
+        for what, their, our, ratio in zip(("clock", "processor"), their_s, our_s, ratios[-1], strict=True):
+            print(f"  by the {what}: {their:.2f} and {our:.3f} s a student, {ratio:.1f} times", flush=True)
     what = "cells that answers need, and asserts" if args.lean else "whole notebooks"
-    print(f"lesson {args.lesson}, {what}: {median(ratios):.1f} times (median of {args.rounds}; one process each)")
+    clock, processor = (median(column) for column in zip(*ratios, strict=True))
+    said = f"{clock:.1f} times by the clock, {processor:.1f} by the processor"
+    print(f"lesson {args.lesson}, {what}: {said} (medians of {args.rounds}; one process each)")
 
 
 def main() -> None:
