@@ -4,7 +4,7 @@ Only what stands in the code of the learner's function, and of what it uses of t
 """
 
 import dis
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,15 +25,20 @@ def is_ours(fn: object) -> bool:
     return False
 
 
-def borrowed(fn: object, exercise: Exercise) -> str:
-    """The full name of the answer to the exercise that a learner's own function uses; empty where it uses none."""
-    answers = [unwrap(answer) for answer in (exercise.reference, *exercise.library)]
+def answers(exercise: Exercise) -> tuple[Callable, ...]:
+    """What labkit has that answers an exercise."""
+    return exercise.reference, *exercise.library
+
+
+def borrowed(fn: object, known: Sequence[Callable]) -> str:
+    """The full name of the one of the `known` answers that a learner's function uses; empty where it uses none."""
+    known = [unwrap(answer) for answer in known]
     seen, left = set(), [fn]
     while left:
         each = left.pop()
         with suppress(Exception):
             each = unwrap(each)
-            if any(each is answer for answer in answers):
+            if any(each is answer for answer in known):
                 return f"{each.__module__}.{each.__qualname__}"
             if id(each) not in seen and _stands_beside(each, fn):
                 seen.add(id(each))
@@ -101,9 +106,17 @@ def another(found: Verdict, fn: object) -> Verdict:
     """The verdict on `fn`, once it has passed: another where the answer is not the learner's own."""
     exercise = found.exercise
     if is_ours(fn) or fn is exercise.reference:
-        said = f"the course's own {exercise.name}\nRun the cell with your own function, then this one again."
-        return replace(found, status="not attempted", message=said)
-    if name := borrowed(fn, exercise):
-        said = f"right, and not yours\nlikely  It uses {name}, which is the answer. Write its steps yourself."
-        return replace(found, status="failed", message=said)
+        return replace(found, status="not attempted", message=its_own(exercise.name))
+    if name := borrowed(fn, answers(exercise)):
+        return replace(found, status="failed", message=not_yours(name))
     return found
+
+
+def its_own(name: str) -> str:
+    """What to say of the course's own function of this name, handed in as it is."""
+    return f"the course's own {name}\nRun the cell with your own function, then this one again."
+
+
+def not_yours(name: str) -> str:
+    """What to say of a right answer that uses what has this full name."""
+    return f"right, and not yours\nlikely  It uses {name}, which is the answer. Write its steps yourself."

@@ -16,7 +16,8 @@ from labkit import progress
 from labkit.borrowed import another
 from labkit.compare import Tolerance, close, exact
 from labkit.describe import kind_of
-from labkit.judge import Exercise, Verdict, generator_for, verdict
+from labkit.exercise import Exercise, Verdict
+from labkit.judge import generator_for, verdict
 from labkit.show import panel, show
 
 __all__ = ["Exercise", "Tolerance", "Verdict", "attempt", "check", "close", "exact", "find", "generator_for", "verdict"]

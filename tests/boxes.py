@@ -1,6 +1,8 @@
-"""What the tests of the sandbox share: small limits, and how a submission is asked."""
+"""What the tests of the sandbox share: small limits, and how a submission is asked and judged."""
 
+from labkit.exercise import Exercise
 from labkit.grading import box
+from labkit.grading.verdicts import Judging, Result
 from labkit.grading.wire import decode, encode
 
 WHY_NOT = box.available()  # such as: bubblewrap is not installed: sudo apt-get install bubblewrap
@@ -25,3 +27,9 @@ def asked(session: box.Session, name: str = "double", *args: object, timeout_s: 
         return answer.status
     told = decode(answer.payload)
     return told["value"] if "value" in told else told["raised"]["type"]
+
+
+def judged(session: object, exercise: Exercise, **how: object) -> Result:
+    """The result of the only exercise of a session; how: as Judging is told."""
+    judging = Judging(session, exercise, **how)
+    return judging.public() or judging.private()

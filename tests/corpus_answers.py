@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from labkit import build, checks, course
-from labkit.judge import Exercise
+from labkit.exercise import Exercise
 
 HERE = Path(__file__).parent
 CHECKS = Path(checks.__file__).parent

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from labkit import checker, precision, resize, workshop
-from labkit.borrowed import another, borrowed, is_ours
+from labkit.borrowed import another, answers, borrowed, is_ours
 from labkit.checks import exercises
-from labkit.judge import Verdict
+from labkit.exercise import Verdict
 
 BY_NUMBER = {exercise.number: exercise for exercise in exercises()}
 BEFORE = """
@@ -86,12 +86,12 @@ def made(code):
 
 @pytest.mark.parametrize(("number", "code"), BORROWED.values(), ids=BORROWED)
 def test_an_answer_that_uses_the_courses_is_found(number, code):
-    assert borrowed(made(code), BY_NUMBER[number]).startswith("labkit.")
+    assert borrowed(made(code), answers(BY_NUMBER[number])).startswith("labkit.")
 
 
 @pytest.mark.parametrize(("number", "code"), OWN.values(), ids=OWN)
 def test_an_honest_answer_is_left_alone(number, code):
-    assert borrowed(made(code), BY_NUMBER[number]) == ""
+    assert borrowed(made(code), answers(BY_NUMBER[number])) == ""
     assert not is_ours(made(code))
 
 
@@ -107,7 +107,7 @@ class Touchy:
 
 def test_what_cannot_be_looked_at_counts_as_the_learners():
     assert not is_ours(Touchy())
-    assert borrowed(Touchy(), BY_NUMBER["2.1"]) == ""
+    assert borrowed(Touchy(), answers(BY_NUMBER["2.1"])) == ""
 
 
 def test_what_labkit_defines_is_ours_however_it_is_wrapped():

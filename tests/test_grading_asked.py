@@ -1,10 +1,10 @@
 """Functions in a box, asked from outside: how a call ended is told in words, and what only a forger sends is known."""
 
 import pytest
+from boxes import judged
 from test_grading_verdicts import BY_NUMBER, Reply
 
 from labkit.grading.asked import Asked, BoxError
-from labkit.grading.verdicts import judged
 from labkit.grading.wire import encode
 
 EXERCISE = BY_NUMBER["1.1"]

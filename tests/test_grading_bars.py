@@ -10,14 +10,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from boxes import judged
 
 from labkit.checks import exercises, waitless
+from labkit.exercise import Exercise
 from labkit.grading import bars, grade, release, watch
 from labkit.grading.box import Box, available
 from labkit.grading.slices import BASELINE, TIMED, Slice, sliced
-from labkit.grading.verdicts import AGAIN, ALONE, judged
+from labkit.grading.verdicts import AGAIN, ALONE
 from labkit.grading.wire import decode, encode
-from labkit.judge import Exercise
 from labkit.timing import Timing
 
 needs_box = pytest.mark.skipif(bool(available()), reason=f"needs a sandbox: {available()}")

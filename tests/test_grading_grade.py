@@ -72,6 +72,9 @@ class Session:
         self.over = status
         raise KeyboardInterrupt  # nothing that a cell catches
 
+    def helpers(self):
+        return self.namespace.get("left_behind", [])
+
     def call(self, name, payload, timeout_s):  # noqa: ARG002
         reply = harness.answer(self.namespace, name, payload)
         return SimpleNamespace(status=self.over or "ok", payload=b"" if self.over else reply, output=b"")
@@ -151,12 +154,16 @@ def test_a_cell_that_answers_two_exercises_and_ends_the_process_costs_both(tmp_p
     assert found(fine) == {"1.1": ("ok", 3), "1.2": ("ok", 2), "1.3": ("not-attempted", 0)}
 
 
-def test_a_file_too_large_to_be_a_notebook_is_not_read(tmp_path, monkeypatch):
-    (tmp_path / "in" / "ann").mkdir(parents=True)
-    (tmp_path / "in" / "ann" / "answer.ipynb").write_text("x" * 2000)
-    monkeypatch.setattr(grade, "MAX_BYTES", 1000)
-    monkeypatch.setattr(Path, "read_bytes", None)
-    assert grade._key(tmp_path / "in" / "ann", BATCH)
+def test_a_failed_call_that_leaves_processes_behind_costs_the_session(tmp_path):
+    leaving = "def warmup_stable_decay(*given):\n    left_behind.append(1)\n    return {} / 0"
+    read = answered(tmp_path / "ann", warmup_stable_decay=f"left_behind = []\n{leaving}", pick_rate=RIGHT_12)
+    box = HereBox()
+    assert found(read, box) == {"1.1": ("error", 0), "1.2": ("ok", 2), "1.3": ("not-attempted", 0)}
+    assert box.n_sessions == 2
+    there_before = "left_behind = [1]\ndef warmup_stable_decay(*given):\n    return {} / 0"
+    box = HereBox()
+    found(answered(tmp_path / "bob", warmup_stable_decay=there_before, pick_rate=RIGHT_12), box)
+    assert box.n_sessions == 1
 
 
 def test_a_fault_of_the_grader_passes_for_nobodys(tmp_path, monkeypatch):
@@ -197,6 +204,28 @@ def test_a_fault_of_the_grader_before_any_verdict_costs_one_student_and_not_the_
     found = BATCH.judge(tmp_path / "ann", Faulty())["results"]
     assert {row["status"] for row in found} == {"ungraded"}
     assert found[0]["message"] == "The grader failed: OverflowError: odd"
+
+
+def test_a_fault_of_the_grader_is_judged_anew_without_being_asked_to(tmp_path, monkeypatch):
+    calls = []
+
+    def graded(folders, batch, _jobs):
+        for each in folders:
+            calls.append(each.name)
+            rows = batch.nothing()
+            if calls.count("ann") == 1 and each.name == "ann":
+                rows[0]["status"] = "ungraded"
+            yield each, {"results": rows, "notes": []}
+
+    for name in ("ann", "bob"):
+        answered(tmp_path / "in" / name)
+    monkeypatch.setattr(grade.side_by_side, "graded", graded)
+    for status in ("ungraded", "missing", "missing"):
+        counted = []
+        rows = grade.grade(tmp_path / "in", BATCH, tmp_path / "out", progress=counted.append)
+        assert rows[0]["status"] == status
+        assert sum(counted) == 2
+    assert calls == ["ann", "bob", "ann"]
 
 
 def test_no_folder_gets_a_sentence(tmp_path):

@@ -16,7 +16,6 @@ from labkit import build, checks, course
 from labkit.checks import exercises
 from labkit.grading.box import Box, Limits
 from labkit.grading.slices import sliced
-from labkit.grading.verdicts import judged
 from labkit.judge import generator_for, verdict
 
 HERE = Path(__file__).parent
@@ -108,7 +107,7 @@ def box():
 @each_exercise
 def test_the_answer_of_the_lesson_gets_all_points(box, exercise):
     with box.run(_solved(exercise), ranks=_in_ranks(exercise)) as session:
-        found = judged(session, exercise, seed=SEED, time_limit_s=LIMIT_S)
+        found = boxes.judged(session, exercise, seed=SEED, time_limit_s=LIMIT_S)
     assert (found.status, found.points) == ("ok", exercise.points), found.message
 
 
@@ -121,7 +120,7 @@ def test_wrong_answers_get_none_and_are_told_why(box, exercise):
         for expression, said in _rows(exercise):
             session.run([("own", f"{exercise.name} = {expression}")])
             assert [each.error for each in session.outcomes if each.error] == []
-            found = judged(session, exercise, seed=SEED, time_limit_s=LIMIT_S)
+            found = boxes.judged(session, exercise, seed=SEED, time_limit_s=LIMIT_S)
             assert found.status in ("wrong", "error"), expression
             assert found.points == 0
             assert re.search(said, found.message), (expression, found.message)

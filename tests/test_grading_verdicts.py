@@ -3,19 +3,24 @@
 import contextlib
 import importlib.util
 import io
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
+from boxes import judged
 
+from labkit import precision, resize
+from labkit.borrowed import answers
 from labkit.checks import exercises
 from labkit.compare import close
+from labkit.exercise import Exercise
 from labkit.grading import harness
-from labkit.grading.verdicts import judged
 from labkit.grading.wire import decode, encode
-from labkit.judge import Exercise, generator_for
+from labkit.judge import generator_for
 
 BY_NUMBER = {each.number: each for each in exercises()}
 SEED = 20_26
@@ -51,6 +56,15 @@ class Here:
         return Reply("ok", payload, printed.getvalue().encode())
 
 
+class Learners(Here):
+    """As Here, where the course's own answers are taken for a learner's."""
+
+    def call(self, name, payload, timeout_s):
+        if decode(payload)["do"] == "borrowed":
+            return Reply("ok", encode({"ours": False, "used": ""}))
+        return super().call(name, payload, timeout_s)
+
+
 def wrong_answers(lesson):
     path = Path(__file__).parent / "wrong_answers" / f"nb{lesson:02}.py"
     spec = importlib.util.spec_from_file_location(f"graded_wrong_{lesson}", path)
@@ -59,15 +73,51 @@ def wrong_answers(lesson):
     return module.WRONG
 
 
-# Two of plain data, one that takes functions, one that is driven, one with a mechanism.
-NUMBERS = ("1.1", "3.1", "3.2", "3.3", "11.2")
+# Three of plain data, one that takes functions, one that is driven, one with a mechanism.
+NUMBERS = ("1.1", "1.2", "3.1", "3.2", "3.3", "11.2")
 
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_courses_own_answer_gets_all_points(number):
     exercise = BY_NUMBER[number]
-    found = judged(Here(**{exercise.name: exercise.reference}), exercise, seed=SEED)
-    assert (found.status, found.points, found.inside) == ("ok", exercise.points, number in ("3.2", "3.3"))
+    found = judged(Learners(**{exercise.name: exercise.reference}), exercise, seed=SEED)
+    assert (found.status, found.points, found.inside) == ("ok", exercise.points, number != "1.2")
+
+
+def growing_sizes(*given):
+    return resize.growing_sizes(*given)
+
+
+@pytest.mark.parametrize(
+    ("number", "answer", "said"),
+    [
+        ("2.1", growing_sizes, "It uses labkit.resize.growing_sizes, which is the answer. Write its steps yourself."),
+        ("2.1", resize.growing_sizes, "the course's own growing_sizes"),
+        ("3.2", type("LossScaler", (precision.LossScaler,), {}), "It uses labkit.precision.LossScaler"),
+    ],
+)
+def test_an_answer_that_is_or_uses_one_of_labkits_gets_nothing(number, answer, said):
+    exercise = BY_NUMBER[number]
+    found = judged(Here(**{exercise.name: answer}), exercise, seed=SEED)
+    assert (found.status, found.points, found.inside) == ("wrong", 0, True)
+    assert said in found.message
+
+
+def test_where_labkit_has_answers_is_loaded_before_there_is_a_learner():
+    known = {each.__module__ for exercise in BY_NUMBER.values() for each in answers(exercise)}
+    loaded = "import sys; from labkit.grading import warm; warm.load(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert {name for name in known if not name.startswith("labkit.checks")} <= {*done.stdout.split()}
+
+
+def test_whoever_answers_nothing_when_asked_whose_an_answer_is_gets_nothing():
+    class Silent(Here):
+        def call(self, name, payload, timeout_s):
+            asked = decode(payload)["do"]
+            return Reply("timeout") if asked == "borrowed" else super().call(name, payload, timeout_s)
+
+    found = judged(Silent(growing_sizes=growing_sizes), BY_NUMBER["2.1"], seed=SEED)
+    assert (found.status, found.points) == ("timeout", 0)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +171,15 @@ def test_what_is_raised_is_told_with_its_line():
     assert found.line == raises.__code__.co_firstlineno + 1
     assert found.message.startswith("raised KeyError (case 1 of 2)")
     assert 'return x / {}["scale"]' in found.message
+
+
+@pytest.mark.parametrize("said", ["", "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"])
+def test_want_of_memory_within_a_call_is_no_error_of_another_kind(said):
+    def wants(_):
+        raise RuntimeError(said) if said else MemoryError
+
+    found = judged(Here(double=wants), DOUBLE, seed=SEED)
+    assert (found.status, found.points, found.line) == ("memory", 0, wants.__code__.co_firstlineno + 1)
 
 
 def test_what_was_printed_by_its_own_cell_and_in_cases_of_class_is_kept_and_no_hidden_input():

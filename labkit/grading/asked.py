@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from labkit.deadline import Ended
+from labkit.exercise import Exercise
+from labkit.grading import watch
 from labkit.grading.wire import TooMuch, WireError, decode, encode
-from labkit.judge import Exercise
 
 MOST_PRINTED = 2000  # characters, of at most four bytes each
 _STORY = "Traceback (most recent call last):"
@@ -81,8 +82,9 @@ class Asked:
         except WireError:
             raise self._over("tampered") from None
         if "raised" in reply:
-            self.ended, self.line = "error", _line(reply["raised"])
-            raise _raised(reply["raised"])
+            raised = _raised(reply["raised"])
+            self.ended, self.line = watch.status_of(type(raised).__name__, str(raised)), _line(reply["raised"])
+            raise raised
         return reply
 
     def _over(self, status: str) -> BoxError:

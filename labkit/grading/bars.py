@@ -18,10 +18,10 @@ from typing import Protocol, runtime_checkable
 
 from labkit.compare import Unfit
 from labkit.describe import describe_error
+from labkit.exercise import Exercise
 from labkit.grading import watch
 from labkit.grading.asked import Answering, Asked
 from labkit.grading.slices import BASELINE, TIMED, sliced
-from labkit.judge import Exercise
 
 # Of what the bar asks for beyond the baseline's speed: short of it by less than this may be the machine's doing, and is
 # timed again; from this on no more rounds are needed.

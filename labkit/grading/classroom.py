@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from urllib.parse import quote
 
+from labkit.exercise import Exercise
 from labkit.grading.page import SAID, UNTRIED, kind, split, table, text, whole
 from labkit.grading.review import KINDS, Point
-from labkit.judge import Exercise
 
 _LOOKS = ("ok", "not", "other")
 _MOST_KINDS, _MOST_POINTS, _LONGEST = 5, 20, 300

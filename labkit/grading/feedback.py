@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from labkit import build
+from labkit.exercise import Exercise
 from labkit.grading import classroom, review
 from labkit.grading.page import SAID, kind, split, text, whole
-from labkit.judge import Exercise
 
 _INSIDE = "Some of this was measured in the notebook's own process."
 _ADVISORY = "The tests ran beside the notebook's own code: the points are advisory."

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,17 +20,16 @@ import labkit
 from labkit import build, checks, hardware
 from labkit.course import CourseError
 from labkit.describe import describe_error
-from labkit.grading import console, lateness, release, review, submission, tables, verdicts
+from labkit.exercise import Exercise
+from labkit.grading import console, kept, lateness, release, review, submission, tables, verdicts
 from labkit.grading import jobs as side_by_side
 from labkit.grading.box import Limits, Refused
 from labkit.grading.cells import needed
 from labkit.grading.lateness import Applied
-from labkit.grading.notebook import MAX_BYTES
 from labkit.grading.release import Release
 from labkit.grading.slices import sliced
 from labkit.grading.submission import Cell, Submission
 from labkit.grading.verdicts import Judging, Result
-from labkit.judge import Exercise
 
 _KEPT = "kept"
 
@@ -123,24 +122,24 @@ def grade(
     """The results of every student, by student and exercise; under out the tables, run.json, and pages to read.
 
     folder: one folder a student. students: those on a roster; who handed in nothing has nothing but `missing`.
-    regrade: what is kept is not believed; points set by hand stay. policy: what is taken off for lateness; None leaves
-    that as it was when this was graded before.
+    regrade: what is kept is not believed, as is never done where a fault of the grader is in it; points set by hand
+    stay. policy: what is taken off for lateness; None leaves that as it was when this was graded before.
     progress: called with how many more students are done, first with those that were kept.
     CourseError: there is no such folder, or the system has ended a job.
     """
     folders = console.students(folder)
-    kept = out / _KEPT
-    kept.mkdir(parents=True, exist_ok=True)
-    work = {each: kept / f"{_key(each, batch)}.json" for each in folders}
-    ours = [each for each, path in work.items() if regrade or not path.exists()]
+    place = out / _KEPT
+    place.mkdir(parents=True, exist_ok=True)
+    work = {each: kept.path(each, batch, place) for each in folders}
+    ours = [each for each, file in work.items() if regrade or not kept.stands(file)]
     progress(len(folders) - len(ours))
     for each, found in side_by_side.graded(ours, batch, min(jobs, len(ours))):
-        build.write(work[each], json.dumps(found, indent=1))
+        kept.write(work[each], found)
         progress(1)
-    near = [each for each, path in work.items() if _is_near(json.loads(path.read_text(encoding="utf-8")))]
+    near = [each for each, file in work.items() if _is_near(kept.read(file))]
     for each, found in side_by_side.graded(near, replace(batch, alone=True) if near else batch, min(1, len(near))):
-        build.write(work[each], json.dumps(found, indent=1))
-    done = {each.name: json.loads(path.read_text(encoding="utf-8")) for each, path in work.items()}
+        kept.write(work[each], found)
+    done = {each.name: kept.read(file) for each, file in work.items()}
     rows = [{"student": name, **row} for name, found in done.items() for row in found["results"]]
     absent = sorted(set(students) - {each.name for each in folders})
     rows += [{"student": name, **row} for name in absent for row in batch.nothing()]
@@ -156,29 +155,6 @@ def grade(
 def _is_near(found: dict) -> bool:
     """Whether a bar was met or missed in such a way that it is timed again, once the others are done."""
     return any(row.get("near") == verdicts.AGAIN for row in found["results"])
-
-
-def _key(folder: Path, batch: Graded) -> str:
-    """The name under which a student's results are kept: of all that they depend on."""
-    paths = submission.notebooks(folder)[: submission.MAX_NOTEBOOKS]
-    files = [(path.name, _sha256(path)) for path in paths]
-    told = [batch.told(), batch.trusted, asdict(batch.limits)]
-    return build.digest([folder.name, files, *told, _code()])[:40]
-
-
-@cache
-def _code() -> str:
-    """The hash of labkit's own code, read once: a process goes on with what it has loaded."""
-    code = [path.read_text(encoding="utf-8") for path in sorted(Path(labkit.__file__).parent.rglob("*.py"))]
-    return build.digest(code)
-
-
-def _sha256(path: Path) -> str:
-    """A file's hash; of one that is too large to be read as a notebook, its size and time."""
-    told = path.stat()
-    if told.st_size > MAX_BYTES:
-        return f"{told.st_size} {told.st_mtime_ns}"
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def results(read: Submission, batch: Batch, box: Any) -> list[Result]:
@@ -232,16 +208,19 @@ class _Student:
         left = self.left()
         wanted = [c for c in needed(self._read, [one.number for one in left]) if c.index not in self._dropped]
         cells = [(f"cell {cell.index}", cell.source) for cell in wanted]
-        with self._box.run(cells, ranks=_in_ranks(left) or None) as session:
+        ranks = _in_ranks(left)
+        with self._box.run(cells, ranks=ranks or None) as session:
             if session.over:
                 self._drop(wanted[max(len(session.outcomes), 1) - 1], session.over)
                 return
             judging = {one.number: self._judging(one, session) for one in left}
+            n_helpers = len(session.helpers()) + ranks  # whose tracker of resources stays
             for phase in (Judging.public, Judging.private):
                 for one in self.left():
                     if result := self._judged(one, session, partial(phase, judging[one.number])):
                         self.found[one.number] = result
-                    if session.over:
+                    failed = result is not None and result.status != "ok"
+                    if session.over or failed and len(session.helpers()) > n_helpers:  # it may keep the machine busy
                         return
 
     def _drop(self, cell: Cell, over: str) -> None:

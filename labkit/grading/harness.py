@@ -7,11 +7,14 @@ what it says of the answer itself is compared outside, with a reference that is 
 import inspect
 import sys
 from collections.abc import Callable
+from functools import reduce
+from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import torch
 
 from labkit.ambient import settle, settled
+from labkit.borrowed import borrowed, is_ours
 from labkit.compare import same
 from labkit.describe import describe_error, kind_of, learner_line
 from labkit.grading.wire import WireError, decode, encode
@@ -100,6 +103,13 @@ def _load(_fn: object, request: dict) -> dict:
     return {"loaded": len(request["modules"])}
 
 
+def _borrowed(fn: object, request: dict) -> dict:
+    """Whether the function is labkit's own, and which of the named answers, (module, name), it uses."""
+    _put_back()
+    known = [reduce(getattr, name.split("."), import_module(home)) for home, name in request["answers"]]
+    return {"ours": is_ours(fn), "used": borrowed(fn, known)}
+
+
 def _part(request: dict, part: str) -> Callable:
     """A slice's cases, drive or mechanism."""
     return getattr(sys.modules[f"{_PACKAGE}.{request['home']}"], part)
@@ -135,4 +145,5 @@ def _time(fn: Callable, request: dict) -> dict:
     return {"value": part(*given) if request["part"] == "THEN" else part(fn, *given)}
 
 
-_ACTIONS = {"time": _time, "look": _look, "call": _call, "load": _load, "drive": _drive, "mechanism": _mechanism}
+_ACTIONS = {"look": _look, "call": _call, "borrowed": _borrowed}
+_ACTIONS |= {"load": _load, "drive": _drive, "mechanism": _mechanism, "time": _time}

@@ -18,8 +18,6 @@ from labkit.grading.exchange import Exchange
 
 _GO_S, _END_S, _TICK_S = 30.0, 30.0, 0.05
 _LEAST_FREE_BYTES = 256 << 20
-_MEMORY = ("MemoryError", "OutOfMemoryError")
-_MEMORY_SAID = ("can't allocate memory", "not enough memory", "Cannot allocate memory", "std::bad_alloc")
 _LONGEST_ERROR = 1 << 16  # bytes; the grader's own part sends a few thousand
 _HELLO, _RUN, _CALL, _ERROR = b"h", b"r", b"c", b"e"  # as in labkit.grading.cell
 
@@ -294,5 +292,4 @@ def _status(error: Error | None) -> str:
         return "tampered"
     if error.type == "TooLong":
         return "output-limit"
-    memory = error.type in _MEMORY or any(words in error.message for words in _MEMORY_SAID)
-    return "memory" if memory else "error"
+    return watch.status_of(error.type, error.message)

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from labkit import checks
-from labkit.judge import Exercise
+from labkit.exercise import Exercise
 
 _PACKAGE = "labkit.checks"
 _FOLDER = Path(checks.__file__).parent

@@ -3,7 +3,8 @@
 An exercise whose inputs are plain data is asked for one call at a time. One whose inputs are modules or functions, or
 that is driven, has a slice of its checks run in the box, case by case, and only the results come out; what such a slice
 says of *how* an answer came about was measured in the learner's own process, and is marked so: code that changes what
-counts there is believed, though never on results, which are compared here, nor on time, which is taken here.
+counts there is believed, though never on results, which are compared here, nor on time, which is taken here. So is it
+asked there, and marked, whether an answer uses one that labkit has.
 """
 
 import inspect
@@ -12,17 +13,20 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
+from labkit import checks
+from labkit.borrowed import answers, its_own, not_yours
 from labkit.describe import describe_error, parameters
+from labkit.exercise import Exercise, Verdict
 from labkit.grading import bars
 from labkit.grading.asked import MOST_PRINTED, Answering, Asked
 from labkit.grading.slices import Slice, sliced
 from labkit.grading.wire import encode
-from labkit.judge import Exercise, Verdict, generator_for, verdict
+from labkit.judge import generator_for, verdict
 
 PUBLIC_SEED = 0  # that of `check` in class
 AGAIN, ALONE = "to be timed again", "timed again, alone"
+_LONGEST_NAME = 100  # of a function of labkit's
 _LATER_S = 90.0  # the box keeps the time; were the judge's clock first, it would leave a call that nobody waits for
 _STATUSES = {"passed": "ok", "failed": "wrong", "not attempted": "not-attempted"}
 
@@ -31,11 +35,12 @@ _STATUSES = {"passed": "ok", "failed": "wrong", "not attempted": "not-attempted"
 class Result:
     """One exercise of one student. message: what the student may read, no hidden input in it.
 
-    status: ok, wrong, error, timeout, memory, died, output-limit, missing or not-attempted. inside: whether some of it
-    was measured in the learner's own process. line: of the learner's cell, where something was raised; 0 for none.
-    printed: by the learner's own cell and by the calls of class, at most 2000 characters; of private calls nothing.
-    code: the learner's lines around `line`, numbered, where they are known. near: of a bar that was missed by little,
-    or met with the help of other processes: `to be timed again` or `timed again, alone`, for a person to look at.
+    status: ok, wrong, error, timeout, memory, died, output-limit, tampered, missing or not-attempted; of what could not
+    be judged unreadable or ungraded. inside: whether some of it was measured in the learner's own process. line: of the
+    learner's cell, where something was raised; 0 for none. printed: by the learner's own cell and by the calls of
+    class, at most 2000 characters; of private calls nothing. code: the learner's lines around `line`, numbered, where
+    they are known. near: of a bar that was missed by little, or met with the help of other processes: `to be timed
+    again` or `timed again, alone`, for a person to look at.
     """
 
     exercise: str
@@ -79,12 +84,24 @@ class Judging:
     @property
     def _inside(self) -> bool:
         """Whether some of it is measured in the learner's own process."""
+        return self._is_sliced or bool(self._answers)
+
+    @property
+    def _is_sliced(self) -> bool:
+        """Whether a slice of the checks runs there."""
         return not _is_plain(self._exercise)
+
+    @property
+    def _answers(self) -> list[list[str]]:
+        """Module and name of what labkit has, in the box too, that answers the exercise."""
+        return [[each.__module__, each.__qualname__] for each in answers(self._exercise) if _is_boxed(each)]
 
     def public(self) -> Result | None:
         """The result, where the cases of class settle it; a case that fails is told in full."""
         with self._clock():
             fn, found, message = self._cases(PUBLIC_SEED)
+            if found == "ok" and self._answers:
+                found, message = self._own(fn)
         self._outputs.append(fn.printed)
         return None if found == "ok" else self._result(found, message, line=fn.line)
 
@@ -105,7 +122,7 @@ class Judging:
     def _cases(self, seed: int) -> tuple[Asked, str, str]:
         """The function as it was asked, the status that the cases of a seed give it, and what the judge says."""
         fn = Asked(self._session, self._exercise, self._limit_s)
-        part = sliced(self._exercise) if self._inside else None
+        part = sliced(self._exercise) if self._is_sliced else None
         try:
             fn.look()
             if part and fn.callable:
@@ -118,6 +135,17 @@ class Judging:
         found = _verdict(fn, self._exercise, part, seed, self._limit_s)
         status = _STATUSES[found.status]
         return fn, fn.ended if status == "wrong" and fn.ended else status, found.message
+
+    def _own(self, fn: Asked) -> tuple[str, str]:
+        """Status and message by whether a right answer is the learner's own."""
+        try:
+            told = fn.ask({"do": "borrowed", "answers": self._answers})
+        except Exception as error:
+            return fn.ended or "error", describe_error(error)
+        if told.get("ours") is True:
+            return "wrong", its_own(self._exercise.name)
+        used = str(told.get("used", ""))[:_LONGEST_NAME]
+        return ("wrong", not_yours(used)) if used else ("ok", "")
 
     @contextmanager
     def _clock(self) -> Iterator[None]:
@@ -139,16 +167,10 @@ class Judging:
             seconds=round(self._seconds, 3),
             message=message,
             inside=self._inside,
-            line=line if status == "error" else 0,
+            line=line if status in ("error", "memory") else 0,
             printed=printed,
             near="" if not near else ALONE if self._alone else AGAIN,
         )
-
-
-def judged(session: Answering, exercise: Exercise, **how: Any) -> Result:
-    """The result of the only exercise of a session; how: as Judging is told."""
-    judging = Judging(session, exercise, **how)
-    return judging.public() or judging.private()
 
 
 def _verdict(fn: Asked, exercise: Exercise, part: Slice | None, seed: int, time_limit_s: float) -> Verdict:
@@ -158,6 +180,11 @@ def _verdict(fn: Asked, exercise: Exercise, part: Slice | None, seed: int, time_
     if part:
         asked = _driven_inside(fn, asked, {"home": part.home, "seed": generator.initial_seed()})
     return verdict(fn, asked, generator=generator, time_limit_s=time_limit_s + _LATER_S)
+
+
+def _is_boxed(fn: Callable) -> bool:
+    """Whether a function is one of labkit's that are in the box, as its checks are not."""
+    return fn.__module__.startswith("labkit.") and not fn.__module__.startswith(checks.__name__)
 
 
 @cache

@@ -36,6 +36,8 @@ _LOADED = (
     "labkit.judge",
     *("labkit.checker", "labkit.claims", "labkit.progress", "labkit.train", "labkit.plot"),  # of lessons' first cells
     *("labkit.waits", "labkit.traffic", "labkit.plot_memory", "labkit.explorer_memory"),
+    *("labkit.cost", "labkit.formats", "labkit.precision", "labkit.resize", "labkit.timeline"),
+    *("labkit.trace.slow", "labkit.workshop"),  # where labkit has answers: kept from being changed
 )
 
 

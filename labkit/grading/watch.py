@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable
 
 _KIB = 1024
+_MEMORY = ("MemoryError", "OutOfMemoryError")
+_MEMORY_SAID = ("can't allocate memory", "not enough memory", "Cannot allocate memory", "std::bad_alloc")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -69,6 +71,11 @@ def free_bytes() -> int:
     with open("/proc/meminfo", "rb") as file:
         line = next((line for line in file if line.startswith(b"MemAvailable:")), b"MemAvailable: 1073741824 kB")
     return int(line.split()[1]) * _KIB
+
+
+def status_of(kind: str, said: str) -> str:
+    """The status for an exception of this type that says this: `memory` where there was none to be had, or `error`."""
+    return "memory" if kind in _MEMORY or any(words in said for words in _MEMORY_SAID) else "error"
 
 
 def end(pids: Iterable[int], wait_s: float = 10.0) -> bool:
