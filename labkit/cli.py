@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from labkit import __version__, course, runs_command
+from labkit.capstone import commands as capstone_commands
 from labkit.course import CourseError
 from labkit.grading import commands
 from labkit.memory_command import memory
@@ -211,6 +212,7 @@ def _page_file(html: str, trace_file: str) -> Path:
 app.command()(memory)
 app.add_typer(commands.app)
 app.add_typer(runs_command.app, name="runs")
+app.add_typer(capstone_commands.app)
 
 
 @app.command()

@@ -19,16 +19,16 @@ LAYERS = (
     | {"lines", "waits", "cost", "presets", "states", "live", "lm", "activations"} | {"activations_hf"}
     | {"lm_sizes", "tape", "optimizers"},
     {"train", "precision", "resize", "compilation", "figure", "trace", "timing"}
-    | {"packing"}
+    | {"packing", "blocks"}
     | {"launches", "handles", "tasks", "estimate", "traffic", "device_cuda", "opened", "device_thread"}
     | {"watcher", "sync"}
     | {"ranks", "aftermath", "workshop"},
     {"plot", "plot_formats", "plot_roofline", "plot_timeline", "widgets", "explorer", "progress", "exercise", "judge"}
-    | {"borrowed", "checker"}
+    | {"borrowed", "checker", "plot_masks"}
     | {"checks", "recording", "claims", "plot_links", "plot_memory", "advice", "memory_report"}
     | {"explorer_memory"},
     {"build", "execute", "doctor", "program", "run", "gpu_check", "cli", "parcel", "export", "grading"}
-    | {"memory_command", "runs_command", "verify", "verify_grid", "verify_real"},
+    | {"memory_command", "runs_command", "capstone", "verify", "verify_grid", "verify_real"},
 )
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent != PACKAGE)

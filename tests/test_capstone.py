@@ -1,0 +1,193 @@
+"""The capstone's comparison: clocks, ratios, records, reports, and the cheats that it finds."""
+
+import ast
+import dataclasses
+import json
+
+import capstone_toys as toys
+import numpy as np
+import pytest
+
+from labkit.capstone import changes, contest, doubts, report, running, task, waterfall
+from labkit.capstone.children import run_child
+from labkit.course import CourseError
+
+SILENT = lambda _line: None
+
+
+def written(folder, name, text):
+    """A submission's folder."""
+    place = folder / name
+    place.mkdir()
+    (place / "train.py").write_text(text)
+    return place
+
+
+def held(tmp_path, text, pairs=1, name="mine"):
+    """The contest of a script against the slow toy."""
+    slow = written(tmp_path, f"slow {name}", toys.SLOW) / "train.py"
+    mine = written(tmp_path, name, text)
+    return contest.contest(toys.task(), mine, baseline=slow, pairs=pairs, say=SILENT)
+
+
+@pytest.fixture(autouse=True)
+def ours(monkeypatch):
+    """The toy's baseline counts as the course's own."""
+    monkeypatch.setattr(contest, "is_ours", lambda _script: True)
+
+
+@pytest.mark.slow
+def test_a_faster_script_is_told_with_its_ratio_accuracy_changes_and_record(tmp_path):
+    found = held(tmp_path, toys.RECORDED, pairs=2)
+    assert all(one.reached for one in (*found.baseline, *found.submission))
+    assert found.ratio.low <= found.ratio.value <= found.ratio.high
+    assert found.cpu_ratio.value > 1
+    assert found.test[0] == found.test[1] > 0.8
+    assert found.record.same, found.record.said
+    assert "6 values" not in found.record.said
+    assert "3 values, all alike" in found.record.said
+    assert found.changes.changed == ("main",)
+    assert "labkit.repro.run" in found.changes.imports
+    assert doubts.doubts(found) == []
+    idle = dataclasses.replace(found.baseline[0], wall_s=100.0)
+    assert "no processor for 9" in doubts.remarks(dataclasses.replace(found, baseline=(idle,)))[0]
+    told = json.loads(report.as_json(found))
+    assert told["ratio"]["value"] == found.ratio.value
+    assert "Nothing was seen" in report.text(found)
+    assert "<h1>mine</h1>" in report.html(found)
+
+
+@pytest.mark.slow
+def test_a_record_that_does_not_make_the_run_again_and_none_at_all(tmp_path):
+    parted = held(tmp_path, toys.UNSEEDED, name="unseeded").record
+    assert parted.same is False
+    assert "0 of 3 values are alike, from loss at step 0 on" in parted.said
+    none = held(tmp_path, toys.FAST, name="unrecorded").record
+    assert none.same is None
+    assert "left no record" in none.said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", toys.CHEATS)
+def test_a_cheat_is_seen(tmp_path, name):
+    text = toys.CHEATS[name].replace("KEPT", str(tmp_path / "kept.npy"))
+    found = held(tmp_path, text, pairs=2 if "between" in name else 1)
+    assert toys.SAID[name] in " ".join(doubts.doubts(found))
+
+
+def test_a_run_that_misses_the_target_is_no_speed(tmp_path):
+    found = held(tmp_path, toys.CHEATS["writes results and trains nothing"])
+    assert found.ratio == contest.Ratio(value=0.0, low=0.0, high=0.0)
+
+
+@pytest.mark.slow
+def test_a_script_that_fails_or_answers_wrongly_says_why(tmp_path):
+    given = toys.task()
+    failed = written(tmp_path, "failed", toys.script("raise SystemExit('no reason')\n"))
+    assert "no reason" in running.once(given, failed, tmp_path / "a", seed=1).why
+    short = written(tmp_path, "short", toys.FAST + "\ndef predict(out, pixels):\n    return np.zeros(3)\n")
+    assert "predict gave an array of shape (3,)" in running.once(given, short, tmp_path / "b", seed=1).why
+    slow = written(tmp_path, "endless", toys.script("time.sleep(60)\n"))
+    assert "stopped after 1 s" in running.once(given, slow, tmp_path / "c", seed=1, limit_s=1.0).why
+    with pytest.raises(CourseError, match="a submission is a train.py"):
+        running.script_of(tmp_path)
+    (failed / "large.bin").write_bytes(bytes(running.MOST_BYTES + 1))
+    with pytest.raises(CourseError, match="hand in code only"):
+        running.script_of(failed)
+    with pytest.raises(ValueError, match="compare nothing"):
+        contest.contest(given, short, baseline=short / "train.py", pairs=0)
+
+
+def test_classes_are_numbered_anew_and_shuffling_touches_the_validation_labels_only(tmp_path):
+    given = toys.task()
+    one, two = (task.numbering(given, seed) for seed in (1, 2))
+    assert sorted(one) == sorted(two) == list(range(8))
+    assert list(one) != list(two)
+    task.hand_out(given, tmp_path, one, shuffled=np.zeros(200, int))
+    with np.load(tmp_path / "train.npz") as train, np.load(tmp_path / "validation.npz") as validation:
+        assert (train["labels"] == one[given.train.labels]).all()
+        assert not validation["labels"].any()
+        assert set(validation.files) == {"pixels", "labels"}
+
+
+def test_the_median_of_ratios_and_its_interval():
+    found = contest.bootstrapped([4.0, 5.0, 6.0, 4.5, 5.5])
+    assert (found.value, found.low, found.high) == (5.0, 4.0, 6.0)
+    assert contest.bootstrapped([3.0]) == contest.Ratio(value=3.0, low=3.0, high=3.0)
+    assert contest.bootstrapped([]).value == 0
+    many = contest.bootstrapped(list(np.random.default_rng(0).normal(5, 1, 400)))
+    assert 4.7 < many.low < many.value < many.high < 5.2
+
+
+def test_the_chance_of_so_many_or_more():
+    assert doubts.at_least(0, 10, 0.5) == 1
+    assert doubts.at_least(10, 10, 0.5) == pytest.approx(0.5**10)
+    assert doubts.at_least(6, 10, 0.5) == pytest.approx(386 / 1024)
+
+
+def test_seconds_are_of_the_process_and_its_children(tmp_path):
+    busy = "import time\nwhile time.process_time() < 0.5: pass\n"
+    nested = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {busy!r}])"
+    ended = run_child([__import__("sys").executable, "-c", nested], folder=tmp_path, home=tmp_path / "h", limit_s=60)
+    assert ended.cpu_s >= 0.5
+    assert ended.wall_s >= 0.5
+    assert (ended.why, ended.left) == ("", False)
+
+
+def test_what_was_changed():
+    found = changes.changes("def a():\n  return 1\ndef b(): pass\n", "import os\ndef a():\n  return 2\ndef c(): pass\n")
+    assert (found.new, found.dropped, found.changed, found.imports) == (("c",), ("b",), ("a",), ("os",))
+    assert (found.added, found.gone) == (3, 2)
+    assert changes.changes("x = 1", "not python (").new == ()
+
+
+@pytest.mark.slow
+def test_a_leaderboard_ranks_by_ratio_and_gives_no_rank_where_there_are_doubts(tmp_path):
+    honest = held(tmp_path, toys.FAST, name="honest")
+    cheat = held(tmp_path, toys.CHEATS["makes data of its own"], name="cheat")
+    assert [one.name for one in report.ranked([cheat, honest])] == ["honest", "cheat"]
+    first, second, third = report.leaderboard([cheat, honest]).splitlines()
+    assert first.split()[:2] == ["1", "honest"]
+    assert second.split()[:2] == ["-", "cheat"]
+    assert "look at" in third
+
+
+@pytest.mark.slow
+def test_the_waterfall_runs_each_change_alone_and_in_order(tmp_path):
+    script = written(tmp_path, "mine", toys.FAST) / "train.py"
+    found = waterfall.measured(1, task=toys.task(), script=script, order=("a", "b", "c"), say=SILENT)
+    assert [row["changes"] for row in found] == ["none", "a", "b", "c", "a,b", "a,b,c", "a,b,c,compile"]
+    assert all(row["reached"] == 1 for row in found)
+    assert waterfall.text(found).count("1 of 1") == 7
+    missed = [found[0] | {"wall_s": None, "cpu_s": None}, found[1]]
+    assert waterfall.text(missed).count(" - ") >= 1
+
+
+def test_the_courses_baseline_is_the_one_that_labkit_knows_and_takes_the_arguments():
+    from labkit.capstone.contest import baseline_script
+
+    path = baseline_script()
+    assert __import__("hashlib").sha256(path.read_bytes()).hexdigest() == contest.BASELINE_SHA256
+    for script in (path, waterfall.solution_script()):
+        names = {node.name for node in ast.parse(script.read_text()).body if isinstance(node, ast.FunctionDef)}
+        assert {"main", "predict"} <= names
+        assert all(f'"--{name}"' in script.read_text() for name in ("data", "out", "target", "seed"))
+
+
+@pytest.mark.slow
+def test_the_commands(tmp_path, labkit, monkeypatch):
+    monkeypatch.setattr(task, "glyphs_task", lambda *_: toys.task())
+    slow = written(tmp_path, "slow", toys.SLOW) / "train.py"
+    monkeypatch.setattr(contest, "baseline_script", lambda: slow)
+    places = tmp_path / "handed in"
+    places.mkdir()
+    mine = written(places, "mine", toys.FAST)
+    code, out, err = labkit("capstone", mine, "--pairs", "1", "--json", "--html", tmp_path / "page.html")
+    assert (code, json.loads(out)["name"]) == (0, "mine")
+    assert "pair 1: baseline" in err
+    assert (tmp_path / "page.html").read_text().startswith("<!")
+    assert "mine" in labkit("leaderboard", places, "--pairs", "1")[1]
+    assert labkit("leaderboard", tmp_path / "none")[0] == 2
+    assert "Name a submission" in labkit("capstone")[2]
+    assert labkit("capstone", "--data", tmp_path / "data")[0] == 0
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["train.npz", "validation.npz"]
