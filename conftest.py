@@ -8,6 +8,7 @@ _HOME = tempfile.mkdtemp(prefix="labkit-tests-")
 os.environ["LABKIT_STRICT"] = "1"
 os.environ["LABKIT_QUIET"] = "1"
 os.environ["LABKIT_HOME"] = _HOME
+os.environ["LABKIT_RUNS"] = os.path.join(_HOME, "runs")
 if "PYTEST_XDIST_WORKER" in os.environ:  # two workers with two threads each would wait for one another's cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background shell ignores Ctrl-C; what tests start must not

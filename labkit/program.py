@@ -197,4 +197,6 @@ def _end_with_parent() -> None:
 if __name__ == "__main__":
     _end_with_parent()
     lenient_streams()
+    # What a record of a run keeps as the way to begin it again: the command of whoever has started this process.
+    sys.orig_argv = [sys.executable, "-m", "labkit.cli", "run", Path(sys.argv[1]).stem[:2]]
     sys.exit(_child(Path(sys.argv[1]), Path(sys.argv[2]), "--record" in sys.argv[3:]))

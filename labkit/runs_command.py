@@ -1,6 +1,7 @@
 """`labkit runs`: what was recorded, how two runs differ, and a run made again."""
 
 import json as json_module
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -18,9 +19,10 @@ _WIDTH = 60
 
 def _store() -> Any:
     """The store of this course."""
-    from labkit.repro import store, tracking
+    from labkit.repro.places import runs_folder
+    from labkit.repro.store import Store
 
-    return store.Store(tracking.folder())
+    return Store(runs_folder())
 
 
 @app.callback()
@@ -28,7 +30,8 @@ def runs(context: _Context, json: _Json = False) -> None:
     """List recorded runs, the oldest first."""
     if context.invoked_subcommand:
         return
-    found = _store().all()
+    kept = _store()
+    found = kept.all()
     if json:
         print(json_module.dumps(found, indent=1))
         return
@@ -37,7 +40,8 @@ def runs(context: _Context, json: _Json = False) -> None:
         code = (one["revision"] or "no git")[:8] + ("+" if (one["patch"] or {}).get("text") else "")
         print(f"{one['id']}  {one['name'][:24]:24}  {one['status']:20}  {took:>8}  {code}")
     if not found:
-        print("No run is recorded. In Python: from labkit.repro import run; with run('name') as it: ...")
+        print(f"No run is recorded in {kept.folder}.")
+        print("In Python: from labkit.repro import run; with run('name') as it: ...")
 
 
 @app.command()
@@ -49,14 +53,42 @@ def show(run: _Id, json: _Json = False) -> None:
     if json:
         print(json_module.dumps(record | {"metrics": rows}, indent=1))
         return
-    for key in ("id", "name", "status", "why", "date", "seconds", "command", "revision", "config", "data", "seeds"):
+    for key in ("id", "name", "status", "why", "remakes", "date", "seconds", "command", "config", "data", "seeds"):
         if record.get(key):
             print(f"{key:12} {record[key]}")
+    for line in _code_lines(record):
+        print(f"{'code':12} {line}")
     print(f"{'hardware':12} {record['hardware']['name']}")
+    print(f"{'packages':12} {len(record['packages'])}, Python {record['versions']['python']}")
     for name, value in {name: value for _, name, value in rows}.items():
         print(f"{'last':12} {name} = {value}")
     for key, value in record["results"].items():
         print(f"{'result':12} {key} = {value}")
+    print(f"{'removed':12} {_removed(record)}")
+    print(f"{'kept as':12} {kept.folder / record['id']}.json")
+
+
+def _code_lines(record: dict) -> list[str]:
+    """Which code ran, a line for each part."""
+    cells = [f"{len(record['cells'])} cells as they ran"] if record.get("cells") else []
+    if record["revision"] is None:
+        return [*(cells or ["not recorded: there is no git here, or no commit"])]
+    from labkit.repro.differ import changed_files
+
+    patch = record["patch"]
+    files = [f"with uncommitted changes of {name}" for name in changed_files(patch["text"])]
+    left = [f"without {one['path']} ({one['bytes']} bytes): its hash alone is kept" for one in patch["left_out"]]
+    why = [f"uncommitted changes could not be read: {patch['why']}"] if patch.get("why") else []
+    return [f"revision {record['revision']}", *files, *left, *why, *cells]
+
+
+def _removed(record: dict) -> str:
+    """How many places of a record looked like a secret, and what that means."""
+    from labkit.repro.scrub import REMOVED
+
+    count = json_module.dumps(record).count(REMOVED)
+    told = f"{count} place{'' if count == 1 else 's'} looked like a secret"
+    return told + (": it cannot be made again" if (record["patch"] or {}).get("removed") else "")
 
 
 @app.command()
@@ -82,7 +114,11 @@ def remake(run: _Id, json: _Json = False) -> None:
     from labkit.repro import remake as module
 
     kept = _store()
-    made = module.remake(kept, kept.find(run))
+    old = kept.find(run)
+    if not json:
+        took = "" if old["seconds"] is None else f", which took {format_s(old['seconds'])}"
+        print(f"Making {old['id']} again ({old['name']}){took} ...", file=sys.stderr, flush=True)
+    made = module.remake(kept, old)
     if json:
         told = {"remade": made.record and made.record["id"], "why": made.why, "same": made.same}
         told["missing"] = made.missing

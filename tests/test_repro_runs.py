@@ -1,61 +1,22 @@
-"""Records of runs: what is in them, how two are compared, and one made again."""
+"""Records of runs: what is in them, and how two are compared."""
 
 import json
 import os
-import sqlite3
-import subprocess
-import sys
 
 import pytest
 import torch
+from recorded import SCRIPT, child, course, git, kept, script
 
 from labkit.course import CourseError
-from labkit.repro import capture, differ, run, store, tracking
-
-SCRIPT = """
-import sys
-import torch
-from labkit.repro import run, seed_all
-seed = int(sys.argv[1])
-if seed:
-    seed_all(seed)
-with run("train", config={"lr": 0.1, "password": "words"}, data={"x": torch.arange(4.0)}, seeds=(seed,)) as it:
-    weight = torch.randn(10)
-    for step in range(5):
-        weight = weight * 0.9
-        it.log(step, loss=weight.pow(2).sum())
-    it.note(said="done")
-"""
+from labkit.repro import capture, differ, patches, places, run, store
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A course under git with a script, and the current folder inside it."""
-    for name in ("solutions", "labkit"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / ".keep").touch()
-    (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / ".gitignore").write_text("/runs/\n")
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(course(tmp_path))
     monkeypatch.delenv("LABKIT_RUNS", raising=False)
-    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "m"]):
-        git(tmp_path, *arguments)
     return tmp_path
-
-
-def git(place, *arguments):
-    who = ["-c", "user.name=t", "-c", "user.email=t@t"]
-    command = ["git", "-C", str(place), *who, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def kept(place):
-    return store.Store(place / "runs")
-
-
-def script(place, *arguments):
-    subprocess.run([sys.executable, "train.py", *arguments], cwd=place, check=False)
-    return kept(place).all()[-1]
 
 
 def test_a_run_is_kept_with_every_bit_of_its_metrics(place):
@@ -66,13 +27,13 @@ def test_a_run_is_kept_with_every_bit_of_its_metrics(place):
         it.log(best=1.5)
         it.note(path=place, said=["a"])
     [record] = kept(place).all()
-    rows = store.values(kept(place).metrics(record["id"]))
+    rows = store.as_numbers(kept(place).metrics(record["id"]))
     assert [value.hex() for _, _, value in rows] == [value.hex() for value in [*measured, 1.5]]
     assert [step for step, _, _ in rows] == [0, 1, 2, 3, 4, None]
     assert (record["name"], record["status"]) == ("mine", "done")
     assert (record["config"], record["seeds"]) == ({"lr": 0.1}, [1, 2])
     assert record["results"] == {"path": str(place), "said": ["a"]}
-    assert record["packages"]["torch"].startswith("2.")
+    assert record["packages"]["torch"].startswith(torch.__version__[:4])
     beside = json.loads((place / "runs" / f"{record['id']}.json").read_text())
     assert beside.pop("metrics") == kept(place).metrics(record["id"])
     assert beside == record
@@ -94,9 +55,10 @@ def test_how_a_run_ended_and_that_the_exception_goes_on(place):
 def test_uncommitted_changes_are_a_patch_and_the_repository_stays_as_it_was(place):
     (place / "train.py").write_text(SCRIPT + "# more\n")
     (place / "new file.py").write_text("x = 1\n")
-    (place / "large.bin").write_bytes(bytes(capture.KEPT_BYTES + 1))
+    (place / "large.bin").write_bytes(bytes(patches.KEPT_BYTES + 1))
     before = git(place, "status", "--porcelain"), git(place, "count-objects")
-    found = capture.patch(git(place, "rev-parse", "HEAD").strip())
+    revision, found = patches.code(place)
+    assert revision == git(place, "rev-parse", "HEAD").strip()
     assert (git(place, "status", "--porcelain"), git(place, "count-objects")) == before
     assert "+# more" in found["text"]
     assert "+x = 1" in found["text"]
@@ -132,38 +94,6 @@ def test_hashes_of_data(place):
         capture.digest(place / "e")
     with pytest.raises(CourseError, match="int has no hash"):
         capture.digest(3)
-
-
-def test_a_run_made_again_is_alike_where_it_was_seeded_and_parts_where_it_was_not(place, labkit):
-    (place / "train.py").write_text(SCRIPT.replace("0.9", "0.8"))
-    seeded, unseeded = script(place, "3"), script(place, "0")
-    (place / "train.py").write_text("raise SystemExit('another text')")
-    code, out, _ = labkit("runs", "remake", seeded["id"])
-    assert (code, out.splitlines()[-1].partition(": ")[2]) == (0, "5 values, all alike to the last bit.")
-    code, out, _ = labkit("runs", "remake", unseeded["id"])
-    assert code == 1
-    assert "0 of 5 values are alike. They part at step 0 in loss" in out
-    assert [one.get("remakes") for one in kept(place).all()][2:] == [seeded["id"], unseeded["id"]]
-    assert git(place, "worktree", "list").count("\n") == 1
-    assert not (place / "runs" / "code").exists()
-
-
-def test_a_run_that_cannot_be_made_again_says_why(place, labkit):
-    (place / "train.py").write_text(SCRIPT + "sys.exit(7)\n")
-    record = script(place, "3")
-    code, out, _ = labkit("runs", "remake", record["id"])
-    assert code == 0
-    assert "It ended with exit code 7" in out
-    with run("typed"):
-        pass
-    typed = kept(place).find("typed") | {"start": {"kind": "other", "folder": "."}}
-    kept(place).put(typed)
-    code, _, err = labkit("runs", "remake", "typed")
-    assert (code, "no command can be run" in err) == (2, True)
-    kept(place).put(typed | {"revision": "0" * 40})
-    assert "is not in this repository" in labkit("runs", "remake", "typed")[2]
-    kept(place).put(typed | {"revision": None})
-    assert "outside of git" in labkit("runs", "remake", "typed")[2]
 
 
 def test_two_runs_compared_what_usually_matters_first(place, labkit):
@@ -211,53 +141,28 @@ def test_the_list_and_what_is_shown_of_one(place, labkit):
     assert (code, "No run with 'nothing'" in err) == (2, True)
 
 
-def test_a_process_that_was_killed_leaves_what_it_had_logged(place):
-    code = "import os\nfrom labkit.repro import run\nwith run('k') as it:\n  it.log(0, a=1)\n  os.kill(os.getpid(), 9)"
-    subprocess.run([sys.executable, "-c", code], cwd=place, check=False)
-    [record] = kept(place).all()
-    assert record["status"] == "ended without a word"
-    assert kept(place).metrics(record["id"]) == [[0, "a", 1.0]]
-    assert json.loads((place / "runs" / f"{record['id']}.json").read_text())["metrics"] == [[0, "a", 1.0]]
-
-
-def test_a_broken_file_is_made_anew_from_what_stands_beside_it(place):
-    with run("first") as it:
-        it.log(0, loss=0.1)
-    (place / "runs" / "other.json").write_text("[]")
-    for path in place.glob("runs/runs.sqlite*"):
-        path.write_bytes(b"not a database" * 100)
-    with run("second"):
-        pass
-    assert [one["name"] for one in kept(place).all()] == ["first", "second"]
-    assert kept(place).metrics(kept(place).find("first")["id"]) == [[0, "loss", 0.1]]
-    assert list(place.glob("runs/broken-*"))
-
-
-def test_a_folder_that_cannot_be_written_is_said_before_anything_is_computed(place):
-    (place / "runs").write_text("a file")
-    with pytest.raises(CourseError, match="LABKIT_RUNS names another folder"), run("mine"):
-        pytest.fail("was computed")
-
-
-def test_a_disk_that_becomes_full_does_not_end_the_run_and_what_did_not_fit_is_written_later(place, monkeypatch):
-    with run("mine") as it:
-        log = store.Store.log
-
-        def full(*_arguments):
-            raise sqlite3.OperationalError("database or disk is full")
-
-        monkeypatch.setattr(store.Store, "log", full)
-        with pytest.warns(RuntimeWarning, match="is not recorded whole"):
-            it.log(0, loss=1.0)
-        it.log(1, loss=2.0)
-        monkeypatch.setattr(store.Store, "log", log)
-    assert kept(place).metrics(it.id) == [[0, "loss", 1.0], [1, "loss", 2.0]]
-
-
 def test_another_folder_by_name(place, monkeypatch, tmp_path):
     monkeypatch.setenv("LABKIT_RUNS", str(tmp_path / "elsewhere"))
     with run("mine"):
         pass
-    assert tracking.folder() == tmp_path / "elsewhere"
+    assert places.runs_folder() == tmp_path / "elsewhere"
     assert not (place / "runs").exists()
     assert os.listdir(tmp_path / "elsewhere")
+
+
+def test_the_commands_start_without_torch(place):
+    with run("mine"):
+        pass
+    code = "import sys; del sys.path[0]; from typer.testing import CliRunner; from labkit.runs_command import app\n"
+    code += "for line in ([], ['show', 'mine'], ['compare', 'mine', 'mine']): CliRunner().invoke(app, line)\n"
+    code += "print('labkit.repro.differ' in sys.modules, 'torch' in sys.modules)"
+    assert child(place, code).communicate()[0] == "True False\n"
+
+
+def test_what_looked_like_a_secret_is_counted_where_a_run_is_shown(place, labkit):
+    (place / "train.py").write_text(SCRIPT + "password = 'words-of-mine'\n")
+    with run("mine", config={"password": "words"}):
+        pass
+    out = labkit("runs", "show", "mine")[1]
+    assert "with uncommitted changes of train.py" in out
+    assert "2 places looked like a secret: it cannot be made again" in out

@@ -1,8 +1,12 @@
 """What looks like a secret is not recorded, and what does not is."""
 
+from pathlib import Path
+
 import pytest
 
-from labkit.repro.scrub import REMOVED, scrub, scrubbed
+from labkit.repro.scrub import REMOVED, scrub, scrub_command, scrubbed
+
+ROOT = Path(__file__).parents[1]
 
 LONG = "aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zA"
 
@@ -29,6 +33,23 @@ LONG = "aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zA"
         "--hf-token=" + LONG,
         "+HF_TOKEN=" + LONG,
         "export AWS_SECRET_ACCESS_KEY=" + LONG,
+        'os.environ["HF_TOKEN"] = "' + LONG + '"',
+        'os.environ.setdefault("MY_TOKEN", "' + LONG + '")',
+        "%env WANDB_API_KEY=" + LONG,
+        "%env WANDB_API_KEY " + LONG,
+        "!HF_TOKEN=" + LONG + " python train.py",
+        "+MY_TOKEN=" + LONG,
+        "wandb login " + LONG,
+        'wandb.login(key="' + LONG + '")',
+        '{"username": "me", "key": "0123456789abcdef0123456789abcdef"}  # ' + "ghp_" + LONG,
+        "https://" + LONG + "@example.org/x.git",
+        "https://x.blob.core.windows.net/a?sv=1&sig=" + LONG,
+        "DefaultEndpointsProtocol=https;AccountKey=" + LONG,
+        "sk_live_" + LONG,
+        "npm_" + LONG,
+        "https://hooks.slack.com/services/T0/B0/" + LONG,
+        'token = "' + LONG + '"',
+        'headers = {"Authorization": f"Bearer ' + LONG + '"}',
     ],
 )
 def test_usual_shapes_are_taken_out(text):
@@ -51,6 +72,23 @@ def test_usual_shapes_are_taken_out(text):
         "--tokens-per-step 8192",
         "the secret of a good recording",
         "key = lambda pair: pair[1]",
+        'pad_token = "[PAD]"',
+        'tokenizer.add_special_tokens({"pad_token": "<|endoftext|>", "eos_token": "</s>"})',
+        "-token = tokens[i]",
+        "-password = getpass()",
+        'token = "hello world"',
+        "MAX_TOKEN=1024",
+        'headers = {"Authorization": f"Bearer {token}"}',
+        'engine = f"postgresql://{user}:{password}@{host}/db"',
+        'parser.add_argument("--api-key", help="--api-key KEY of the service")',
+        'parser.add_argument("--token", default=os.environ["HF_TOKEN"])',
+        "key = torch.randn(4, 8, generator=g)",
+        "q, k, v = self.query(x), self.key(x), self.value(x)",
+        'state_dict["encoder.layers.0.self_attn.in_proj_weight"]',
+        'key = "d41d8cd98f00b204e9800998ecf8427e"',
+        "task-specific-head-with-a-long-name-of-24-layers",
+        "random_key, subkey = jax.random.split(random_key)",
+        "hf_model_name_or_path_for_the_experiment",
     ],
 )
 def test_what_is_none_stays(text):
@@ -75,3 +113,21 @@ def test_values_under_a_key_that_says_it_is_secret():
         "model": {"hf_token": REMOVED, "name": "gpt"},
         "list": [REMOVED],
     }
+
+
+def test_bare_tokens_of_a_configuration_stay_and_random_ones_go():
+    config = {"pad_token": "[PAD]", "eos_token": "<|endoftext|>", "token": LONG, "n_token": 3}
+    assert scrub(config) == config | {"token": REMOVED}
+
+
+def test_an_argument_after_an_option_of_a_secret_s_name_goes_whole():
+    command = ["train.py", "--api-key", "plain", "--lr", "0.1", "--token=x", "--password", "--quiet", "--my-token", "y"]
+    removed = {2: REMOVED, 9: REMOVED}
+    assert scrub_command(command) == [removed.get(i, one) for i, one in enumerate(command)]
+
+
+def test_the_course_s_own_sources_are_no_secrets():
+    """A false alarm spoils a patch: tens of thousands of lines of ordinary code hold none."""
+    sources = [path for folder in ("labkit", "solutions") for path in (ROOT / folder).rglob("*.py")]
+    found = {path.name for path in sources if scrubbed(path.read_text(encoding="utf-8"))[1]}
+    assert found == set()

@@ -6,36 +6,26 @@ The environment is not recorded. Texts are scrubbed of what looks like a secret.
 import hashlib
 import os
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from labkit import course
 from labkit.repro.files import plain
-from labkit.repro.manifests import manifest
-from labkit.repro.scrub import scrub, scrubbed
-
-KEPT_BYTES = 1 << 20  # a file that git does not know goes into the patch up to this size; of a larger one its hash
-_CHUNK = 1 << 20
-_HEADING = re.compile(r"^(@@ [^@]+ @@).*$", re.MULTILINE)  # what follows is a line that has not changed
-_GIT_S = 60
+from labkit.repro.manifests import described
+from labkit.repro.patches import code, file_digest
+from labkit.repro.places import home
+from labkit.repro.scrub import scrub, scrub_command, scrubbed
+from labkit.repro.settings import budget
 
 
 def captured(config: object, data: Mapping[str, object], seeds: tuple[int, ...]) -> dict:
     """The record of a run as it begins. CourseError: a value of `data` that has no hash."""
-    told = manifest(config=config, data={name: digest(value) for name, value in data.items()}, seeds=seeds)
+    told = described(config=config, data={name: digest(value) for name, value in data.items()}, seeds=seeds)
     told["config"], told["command"] = scrub(told["config"]), scrubbed(told["command"])[0]
-    packages = {one.metadata["Name"]: one.version for one in distributions() if one.metadata["Name"]}
-    return told | {
-        "patch": patch(told["revision"]) if told["revision"] else None,
-        "packages": dict(sorted(packages.items(), key=lambda pair: pair[0].lower())),
-        "torch": torch_settings(),
-        "start": start(),
-    }
+    told["revision"], told["patch"] = code(home())
+    return told | {"packages": packages(), "torch": torch_settings(), "start": start(), "cells": cells()}
 
 
 def digest(value: object) -> str:
@@ -60,65 +50,27 @@ def _digest_path(path: Path) -> str:
     """The hash of a file, or of a folder's files with their names."""
     if not path.exists():
         raise course.CourseError(f"data: there is no {path}.")
+    if not path.is_dir():
+        return file_digest(path)
     made = hashlib.sha256()
-    if path.is_dir():
-        for each in sorted(file for file in path.rglob("*") if file.is_file()):
-            made.update(f"{each.relative_to(path).as_posix()}\0{_digest_path(each)}\n".encode())
-        return made.hexdigest()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            made.update(chunk)
+    for each in sorted(file for file in path.rglob("*") if file.is_file()):
+        made.update(f"{each.relative_to(path).as_posix()}\0{file_digest(each)}\n".encode())
     return made.hexdigest()
 
 
-def patch(revision: str) -> dict:
-    """How the files differ from a revision: text (for `git apply --unidiff-zero`), removed and left_out.
-
-    Files that git does not know are in it up to KEPT_BYTES; left_out has the path, size and hash of larger ones.
-    removed: how many places looked like a secret; such a patch makes another text than what ran.
-    """
-    with tempfile.TemporaryDirectory(prefix="labkit-") as folder:
-        git = _Git(course.root(), Path(folder))
-        unknown = [Path(name) for name in git("ls-files", "-z", "--others", "--exclude-standard").split("\0") if name]
-        sizes = {name: (course.root() / name).lstat().st_size for name in unknown}
-        kept = [name for name in unknown if sizes[name] <= KEPT_BYTES]
-        git("read-tree", revision)
-        git("add", "-u")
-        git("add", "--pathspec-from-file=-", "--pathspec-file-nul", given="\0".join(f":(literal){n}" for n in kept))
-        text = git("diff", "--cached", "--binary", "--no-ext-diff", "--no-color", "-U0", revision)
-    text, removed = scrubbed(_HEADING.sub(r"\1", text))
-    left_out = [
-        {"path": name.as_posix(), "bytes": sizes[name], "sha256": _digest_path(course.root() / name)}
-        for name in unknown
-        if sizes[name] > KEPT_BYTES
-    ]
-    return {"text": text, "removed": removed, "left_out": left_out}
-
-
-class _Git:
-    """git with an index and a store of its own, so that looking at a repository leaves nothing in it."""
-
-    def __init__(self, root: Path, folder: Path) -> None:
-        self._root = root
-        own = folder / "objects"
-        own.mkdir()
-        theirs = self._said("rev-parse", "--git-path", "objects").strip()
-        self._more = {"GIT_INDEX_FILE": str(folder / "index"), "GIT_OBJECT_DIRECTORY": str(own)}
-        self._more["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str((root / theirs).resolve())
-
-    def __call__(self, *arguments: str, given: str = "") -> str:
-        """What git prints."""
-        return self._said(*arguments, given=given)
-
-    def _said(self, *arguments: str, given: str = "") -> str:
-        command = ("git", "-C", str(self._root), *arguments)
-        more = {"env": os.environ | getattr(self, "_more", {}), "input": given, "timeout": _GIT_S}
+def packages() -> dict[str, str]:
+    """Every installed distribution and its version, read off the names of their folders: their metadata take longer."""
+    found: dict[str, str] = {}
+    for folder in sys.path:
         try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", check=True, **more)
-        except (OSError, subprocess.SubprocessError) as error:
-            said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
-            raise course.CourseError(f"The uncommitted changes could not be read: {said[-1:] or error}.") from error
-        return done.stdout
+            names = sorted(os.listdir(folder or "."))
+        except OSError:
+            continue
+        for name in names:
+            if match := re.fullmatch(r"(.+?)-([^-]+)\.dist-info|(.+?)-([^-]+?)(?:-py[\d.]+)?\.egg-info", name):
+                package, version = match.group(1, 2) if match[1] else match.group(3, 4)
+                found.setdefault(re.sub(r"[-_.]+", "-", package).lower(), version)  # the first is what is imported
+    return dict(sorted(found.items()))
 
 
 def torch_settings() -> dict:
@@ -136,23 +88,28 @@ def torch_settings() -> dict:
 
 
 def start() -> dict:
-    """How the process began: arguments, current folder (below the course's), and what Python's hashes are seeded by.
+    """How the process began: arguments, current folder (below the run's own), LABKIT_BUDGET, the seed of Python's
+    hashes.
 
-    kind: notebook (cells hold what ran), script, or none of both, which cannot be begun again.
+    kind: notebook (cells hold what ran), script (its hash is kept too, for it may lie outside of what git knows), or
+    none of both, which cannot be begun again.
     """
-    kind = "notebook" if shell() else "script" if _is_script() else "other"
-    here = Path.cwd()
-    inside = here.is_relative_to(course.root())
-    told: dict[str, Any] = {"kind": kind, "argv": [scrubbed(one)[0] for one in sys.orig_argv[1:]]}
-    told["folder"] = here.relative_to(course.root()).as_posix() if inside else None
-    told["hash_seed"] = os.environ.get("PYTHONHASHSEED", "random")
+    top, here, script = home(), Path.cwd(), _script()
+    kind = "notebook" if shell() else "script" if script else "other"
+    told: dict[str, Any] = {"kind": kind, "argv": scrub_command(sys.orig_argv[1:])}
+    told["folder"] = here.relative_to(top).as_posix()
+    told["script"] = None if script is None else file_digest(script)
+    told["budget"], told["hash_seed"] = budget(), os.environ.get("PYTHONHASHSEED", "random")
     return told
 
 
-def _is_script() -> bool:
-    """Whether this process runs a file or a module that can be run anew, and nobody types into it."""
-    main = sys.modules.get("__main__")
-    return not sys.flags.interactive and bool(getattr(main, "__file__", None))
+def _script() -> Path | None:
+    """The file that this process runs and that can be run anew; None where code was handed in, or somebody types."""
+    processes = sys.modules.get("multiprocessing.process")
+    child = processes is not None and processes.parent_process() is not None
+    script = Path(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-", "-c", "-m") else None
+    usable = script is not None and script.is_file() and not sys.flags.interactive
+    return script if usable and not child else None
 
 
 def shell() -> Any:
@@ -173,6 +130,6 @@ def cells() -> list[dict]:
     return [{"count": n, "source": scrubbed(text)[0]} for n, text in enumerate(sources, 1) if text.strip()]
 
 
-def plain_results(values: Mapping[str, object]) -> object:
+def plain_results(values: Mapping[str, object]) -> dict:
     """Results as JSON holds them, scrubbed."""
     return scrub(plain(values))

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from labkit.repro.store import values
+from labkit.repro.store import as_numbers
 
 ABSENT = "(nothing)"
 _SHORT = 12
@@ -61,10 +61,11 @@ def _code(record: Mapping) -> dict[str, object]:
     """The code of a run: revision, what was not committed, the cells as run, the command."""
     changed = (record["patch"] or {}).get("text") or ""
     told: dict[str, object] = {"revision": (record["revision"] or "none")[:_SHORT]}
-    told["uncommitted changes"] = _files(changed) if changed else "none"
+    told["uncommitted changes"] = ", ".join(changed_files(changed)) or "none"
     told |= {f"changes of {file}": _extent(part) for file, part in _by_file(changed).items()}
     told |= {f"cell run as number {n}": cell["source"] for n, cell in enumerate(record.get("cells", []), 1)}
     start = record["start"]
+    told["script"] = (start.get("script") or "none")[:_SHORT]
     told["command"] = " ".join(start["argv"]) if start["kind"] == "script" else f"a {start['kind']}"
     return told
 
@@ -79,17 +80,23 @@ def _extent(part: str) -> str:
     """How much a patch of one file changes, and a short hash of what."""
     lines = part.splitlines()[4:]
     added, gone = (sum(line.startswith(sign) for line in lines) for sign in "+-")
-    return f"{added} lines added, {gone} gone, {hashlib.sha256(part.encode()).hexdigest()[:8]}"
+    made = hashlib.sha256(part.encode(errors="surrogateescape"))
+    return f"{added} lines added, {gone} gone, {made.hexdigest()[:8]}"
 
 
-def _files(changed: str) -> str:
+def changed_files(patch: str) -> list[str]:
     """The files that a patch changes."""
-    return ", ".join(_by_file(changed))
+    return list(_by_file(patch))
 
 
 def _settings(record: Mapping) -> dict[str, object]:
     """Torch's settings at the end of a run, and what Python's hashes were seeded by."""
-    return {**(record.get("torch_at_end") or record["torch"]), "PYTHONHASHSEED": record["start"]["hash_seed"]}
+    return {**(record.get("torch_at_end") or record["torch"]), **_asked(record["start"])}
+
+
+def _asked(start: Mapping) -> dict[str, object]:
+    """What a process was asked for by the two variables that a record holds."""
+    return {"LABKIT_BUDGET": start["budget"], "PYTHONHASHSEED": start["hash_seed"]}
 
 
 def _versions(record: Mapping, *, core: bool) -> dict[str, str]:
@@ -146,7 +153,7 @@ def _keyed(rows: Sequence[Sequence]) -> dict[tuple[int | None, str, int], float]
     """Values by step, name, and how often that pair had come before."""
     found: dict[tuple[int | None, str, int], float] = {}
     counts: dict[tuple[int | None, str], int] = {}
-    for step, name, value in values(rows):
+    for step, name, value in as_numbers(rows):
         n = counts.get((step, name), 0)
         counts[step, name] = n + 1
         found[step, name, n] = value

@@ -1,7 +1,6 @@
 """The manifest of a run: what is needed to make it again."""
 
 import hashlib
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -9,21 +8,11 @@ from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from labkit import course, hardware
+from labkit import hardware
 from labkit.repro.files import plain
+from labkit.repro.places import git
 
 _PACKAGES = ("labkit", "torch", "numpy", "matplotlib", "scikit-learn", "accelerate", "triton")
-
-
-def git(*arguments: str) -> str | None:
-    """What git says of the course's folder; None where there is no git or no repository."""
-    try:
-        done = subprocess.run(
-            ("git", "-C", str(course.root()), *arguments), capture_output=True, text=True, timeout=20, check=True
-        )
-    except (OSError, subprocess.SubprocessError, course.CourseError):
-        return None
-    return done.stdout.strip()
 
 
 def _version(package: str) -> str | None:
@@ -48,12 +37,23 @@ def manifest(
     """
     known = bool(git("ls-files"))  # not the repository of a folder around an unpacked zip
     diff = git("diff", "HEAD") if known else None
+    code = {"revision": git("rev-parse", "HEAD") if known else None}
+    code["diff_sha256"] = hashlib.sha256(diff.encode()).hexdigest() if diff else None
+    return code | described(config=config, data=data, seeds=seeds, command=command)
+
+
+def described(
+    *,
+    config: object = None,
+    data: Mapping[str, str] | None = None,
+    seeds: tuple[int, ...] = (),
+    command: str | None = None,
+) -> dict:
+    """The manifest without the code."""
     machine = hardware.machine()
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": command or " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "revision": git("rev-parse", "HEAD") if known else None,
-        "diff_sha256": hashlib.sha256(diff.encode()).hexdigest() if diff else None,
         "versions": {"python": machine.python} | {name: _version(name) for name in _PACKAGES if _version(name)},
         "hardware": {"name": machine.name, **asdict(machine)},
         "config": plain(config),

@@ -1,24 +1,29 @@
 """A recorded run made again: its revision and uncommitted changes in a folder of their own, its command run anew.
 
-The folder is a worktree of the course's repository, so nothing in the course itself is touched. What cannot be put
-back, such as another version of torch, is said; what the run then measures is compared bit by bit.
+The folder is a worktree of the repository, so nothing in the repository's own is touched, and nothing of it stays. What
+cannot be put back, such as another version of torch, is said; what the run then measures is compared bit by bit.
 """
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from labkit import course
-from labkit.repro import differ
+from labkit import course, hardware
+from labkit.repro import capture, differ
 from labkit.repro.differ import Difference, Parting
-from labkit.repro.manifests import git
-from labkit.repro.store import Store, values
+from labkit.repro.patches import file_digest
+from labkit.repro.places import git, home
+from labkit.repro.scrub import REMOVED
+from labkit.repro.store import PROBLEMS, Store
 
 _LIMIT_S = 24 * 3600.0
 _TAIL = 15  # lines of what a run that failed has printed
@@ -26,7 +31,10 @@ _TAIL = 15  # lines of what a run that failed has printed
 
 @dataclass(frozen=True, kw_only=True)
 class Remade:
-    """A run made again. record: the new one, kept beside the old; found: what differs; why: why there is no record."""
+    """A run made again. record: the new one, kept beside the old; found: what differs; why: why there is no record.
+
+    missing: what of the old one is not recorded, so could not be put back.
+    """
 
     old: dict
     record: dict | None
@@ -44,81 +52,171 @@ class Remade:
 def remake(kept: Store, old: dict, *, limit_s: float = _LIMIT_S) -> Remade:
     """Make a run again and compare. CourseError: the record does not say how, or its code is not to be had."""
     _possible(old)
-    left_out = old["patch"]["left_out"]
-    missing = [f"{one['path']} ({one['bytes']} bytes, SHA-256 {one['sha256'][:12]})" for one in left_out]
-    with tempfile.TemporaryDirectory(prefix="labkit-remake-") as place, _worktree(old, Path(place) / "code") as code:
+    rows = kept.metrics(old["id"])
+    with _gentle_end(), tempfile.TemporaryDirectory(prefix="labkit-remake-") as place:
         store = Store(Path(place) / "runs")
-        why = _again(old, code, store.folder, Path(place), limit_s)
+        with _worktree(old, Path(place) / "code") as code:
+            missing = (*_put_back(old, code), *_removed(old))
+            why = _again(old, code / _prefix(), store.folder, Path(place), limit_s)
         record = next((one for one in store.all() if (one["name"], one["nth"]) == (old["name"], old["nth"])), None)
-        rows = store.metrics(record["id"]) if record else []
-        store.close()
+        new_rows = store.metrics(record["id"]) if record else []
     if record is None:
+        found = tuple(differ.differences(old, old | _here()))
         why = why or "The command ended without recording a run of that name."
-        return Remade(old=old, record=None, found=(), missing=tuple(missing), parting=None, why=why)
-    found = differ.differences(old, record)
+        return Remade(old=old, record=None, found=found, missing=missing, parting=None, why=why)
+    found = tuple(differ.differences(old, record))
     record |= {"remakes": old["id"]}
-    kept.log(record["id"], values(rows))
-    kept.put(record)
-    parting = differ.parting(kept.metrics(old["id"]), rows)
-    return Remade(old=old, record=record, found=tuple(found), missing=tuple(missing), parting=parting, why=why)
+    try:
+        kept.put(record, new_rows)
+    except PROBLEMS as error:
+        why = f"{why}\nThe new record could not be kept in {kept.folder}: {error}.".strip()
+    parting = differ.parting(rows, new_rows)
+    return Remade(old=old, record=record, found=found, missing=missing, parting=parting, why=why)
 
 
 def _possible(old: dict) -> None:
     """CourseError with the reason where a record cannot be made again."""
     if old["revision"] is None:
         raise course.CourseError(f"{old['id']} was made outside of git: its code is not recorded.")
-    if git("cat-file", "-e", old["revision"] + "^{commit}") is None:
+    if git("cat-file", "-e", old["revision"] + "^{commit}", at=home()) is None:
         raise course.CourseError(f"Revision {old['revision'][:12]} of {old['id']} is not in this repository: fetch it.")
-    if old["start"]["kind"] == "other" or old["start"]["folder"] is None:
-        raise course.CourseError(f"{old['id']} was typed in, or begun outside of the course: no command can be run.")
+    if old["start"]["kind"] == "other":
+        raise course.CourseError(f"{old['id']} was typed in, or begun by another program: no command can be run.")
+    if why := old["patch"].get("why"):
+        raise course.CourseError(f"The uncommitted changes of {old['id']} could not be read: {why}.")
     if old["patch"]["removed"]:
         said = f"{old['patch']['removed']} places in the uncommitted changes of {old['id']} looked like secrets"
         raise course.CourseError(f"{said} and were not recorded: commit without them, and run it again.")
 
 
+def _prefix() -> str:
+    """Where in its repository the folder lies that a run belongs to."""
+    return git("rev-parse", "--show-prefix", at=home()) or ""
+
+
+def _here() -> dict:
+    """What this process would record of packages and hardware."""
+    machine = hardware.machine()
+    told = {"name": machine.name, **json.loads(json.dumps(asdict(machine)))}
+    return {"packages": capture.packages(), "versions": {"python": machine.python}, "hardware": told}
+
+
+@contextmanager
+def _gentle_end() -> Iterator[None]:
+    """Have an end by SIGTERM leave as little behind as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @contextmanager
 def _worktree(old: dict, place: Path) -> Iterator[Path]:
-    """A folder with the revision's files and the changes of the record; gone afterwards."""
-    _git("worktree", "add", "--detach", "--quiet", str(place), old["revision"])
+    """A folder with the revision's files and the changes of the record; gone afterwards, however that comes."""
     try:
+        _git("-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", "--quiet", str(place), old["revision"])
         if old["patch"]["text"]:
             _git("-C", str(place), "apply", "--unidiff-zero", "--whitespace=nowarn", "-", given=old["patch"]["text"])
         yield place
     finally:
-        _git("worktree", "remove", "--force", str(place))
+        with _undisturbed():
+            shutil.rmtree(place, ignore_errors=True)
+            with suppress(course.CourseError):  # not even begun
+                _git("worktree", "remove", "--force", "--force", str(place))
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C waits until all is cleared away."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _git(*arguments: str, given: str = "") -> None:
-    """Run git in the course's repository. CourseError: what it says."""
-    command = ("git", "-C", str(course.root()), *arguments)
-    done = subprocess.run(command, input=given.encode(errors="surrogateescape"), capture_output=True, check=False)
+    """Run git in the repository, out of reach of the terminal's Ctrl-C. CourseError: what it says."""
+    command = ("git", "-C", str(home()), *arguments)
+    text = given.encode(errors="surrogateescape")
+    done = subprocess.run(command, input=text, capture_output=True, check=False, start_new_session=True)
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise course.CourseError(f"git {arguments[0]} failed: {said[-1] if said else done.returncode}.")
+        verb = next(one for one in arguments if one in ("worktree", "apply"))
+        raise course.CourseError(f"git {verb} failed: {said[-1] if said else done.returncode}.")
+
+
+def _put_back(old: dict, code: Path) -> list[str]:
+    """Copy the files that the patch has left out, where they still are as they were; the others, named."""
+    top, missing = Path(git("rev-parse", "--show-toplevel", at=home()) or home()), []
+    for one in old["patch"]["left_out"]:
+        now = top / one["path"]
+        if one["sha256"] and now.is_file() and file_digest(now) == one["sha256"]:
+            (code / one["path"]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(now, code / one["path"])
+        else:
+            missing.append(f"{one['path']} ({one['bytes']} bytes, SHA-256 {one['sha256'][:12] or 'unknown'})")
+    return missing
+
+
+def _removed(old: dict) -> list[str]:
+    """What a command or cells lack because it looked like a secret."""
+    texts = {"the command": old["start"]["argv"], "the cells": [cell["source"] for cell in old.get("cells", [])]}
+    counts = {name: sum(text.count(REMOVED) for text in every) for name, every in texts.items()}
+    return [f"{count} places in {name} that looked like secrets" for name, count in counts.items() if count]
 
 
 def _again(old: dict, code: Path, runs: Path, place: Path, limit_s: float) -> str:
     """Run what a record says in the folder of its code; what went wrong, or nothing."""
-    variables = os.environ | {"LABKIT_RUNS": str(runs), "PYTHONPATH": str(code), "MPLBACKEND": "agg"}
-    variables["PYTHONHASHSEED"] = old["start"]["hash_seed"]
-    if threads := old["torch"].get("threads") or old["torch_at_end"].get("threads"):
-        variables["OMP_NUM_THREADS"] = str(threads)
     arguments = old["start"]["argv"] if old["start"]["kind"] == "script" else _cells(old, place)
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    command = [sys.executable, *_moved(arguments, code)]
-    try:
-        done = subprocess.run(
-            command, env=variables, cwd=code / old["start"]["folder"], timeout=limit_s, check=False, **streams
-        )
-    except subprocess.TimeoutExpired:
-        return f"It was stopped after {limit_s:g} s."
-    tail = "\n".join(done.stdout.decode(errors="replace").splitlines()[-_TAIL:])
-    return f"It ended with exit code {done.returncode}:\n{tail}" if done.returncode else ""
+    command, folder = [sys.executable, *_moved(arguments, code)], code / old["start"]["folder"]
+    folder.mkdir(parents=True, exist_ok=True)  # one that holds no file of git's
+    with (place / "output").open("w+b") as output:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        with subprocess.Popen(
+            command, env=_environment(old, code, runs), cwd=folder, start_new_session=True, **streams
+        ) as child:
+            try:
+                exit_code = child.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                return f"It was stopped after {limit_s:g} s."
+            finally:
+                _end(child)
+        output.seek(0)
+        tail = "\n".join(output.read().decode(errors="replace").splitlines()[-_TAIL:])
+    return f"It ended with exit code {exit_code}:\n{tail}" if exit_code else ""
+
+
+def _end(child: subprocess.Popen) -> None:
+    """End a process and whatever it has started."""
+    if not hasattr(os, "killpg"):
+        child.kill()
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def _environment(old: dict, code: Path, runs: Path) -> dict[str, str]:
+    """This process's variables, but the code of the record first, its budget, its threads and its seed of hashes."""
+    paths = [str(code), *([str(code / "src")] if (code / "src").is_dir() else []), os.environ.get("PYTHONPATH")]
+    variables = os.environ | {"LABKIT_RUNS": str(runs), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    variables |= {"LABKIT_BUDGET": old["start"]["budget"], "PYTHONHASHSEED": old["start"]["hash_seed"]}
+    variables |= {"MPLBACKEND": "agg"}
+    if threads := old["torch"].get("threads") or old.get("torch_at_end", {}).get("threads"):
+        variables["OMP_NUM_THREADS"] = str(threads)
+    return variables
 
 
 def _moved(arguments: Sequence[str], code: Path) -> list[str]:
-    """A command's arguments with files of the course named where its copy has them."""
-    root = str(course.root()) + os.sep
+    """A command's arguments with files of the folder that a run belongs to named where its copy has them."""
+    root = str(home()) + os.sep
     inside = {one: code / one.removeprefix(root) for one in arguments if one.startswith(root)}
     return [str(inside[one]) if one in inside and inside[one].exists() else one for one in arguments]
 

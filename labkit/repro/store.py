@@ -1,26 +1,27 @@
-"""Where records are kept: one SQLite file to ask, and beside it each run as plain JSON, from which the other is remade.
+"""Where records are kept: each run as plain JSON, and one SQLite file beside them to ask, which JSON alone can remake.
 
-A run is written as it begins, at every logged step, and as it ends, each time whole or not at all: SQLite commits, JSON
-files are renamed into place. So a kill loses what had not been logged yet, and a full disk what did not fit; what
-stands stays as it is. The file can be written by many processes at a time, each of which waits for its turn.
+A run is written as it begins and as it ends: its JSON file is renamed into place, then SQLite told, so that JSON is
+never behind. What it logs in between is appended to a file of its own, line by line, and is in the system's hands when
+`log` returns: a kill loses nothing of it, a full disk what did not fit. (Nothing is forced to the disk: a power cut may
+take the last seconds.) Whoever reads next brings both sides to one state. No connection stays open between two of these
+moments, so that forks, threads and files that others replace do no harm.
 """
 
 import json
-import os
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from labkit.course import CourseError
+from labkit.repro.alive import lives
 from labkit.repro.files import write_text
 
-Row = tuple[int | None, str, float]  # step (None: of the whole run), name, value
 RUNNING, DONE, FAILED, INTERRUPTED, ENDED = "running", "done", "failed", "interrupted", "ended without a word"
-_WAIT_S = 30.0
+PROBLEMS = (OSError, sqlite3.Error)  # what writing may raise
+_WAIT_S = 60.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS metrics (n INTEGER PRIMARY KEY, run TEXT NOT NULL, step INTEGER, name TEXT, value);
@@ -33,39 +34,68 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lock = threading.Lock()
-        self._open: tuple[int, sqlite3.Connection] | None = None
 
-    def put(self, record: dict) -> None:
-        """Write a record as it stands; one of the same id is replaced. OSError, sqlite3.Error: it was not written."""
-        text = json.dumps(record, allow_nan=False)
-        self._do(lambda db: db.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (record["id"], text)))
-        rows = ",\n".join(f"  {json.dumps(row)}" for row in self.metrics(record["id"]))  # one a line, to be read
+    def put(self, record: dict, rows: Sequence[Sequence] = ()) -> None:
+        """Write a record with its metrics, as `metrics` gives them; one of the same id is replaced.
+
+        OSError, sqlite3.Error: it was not written, or JSON alone holds it, which the next reader tells SQLite.
+        """
+        self._make_folder()
+        lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)  # one a line, to be read
         head = json.dumps(record, indent=1, allow_nan=False).removesuffix("\n}")
-        write_text(self.folder / f"{record['id']}.json", f'{head},\n "metrics": [\n{rows}\n ]\n}}\n')
+        write_text(self._json(record["id"]), f'{head},\n "metrics": [\n{lines}\n ]\n}}\n')
+        self._do(lambda db: _index(db, record, rows, replace=True))
+        if record["status"] != RUNNING:
+            self.journal(record["id"]).unlink(missing_ok=True)
 
-    def log(self, run: str, rows: Sequence[Row]) -> None:
-        """Add measured values; every bit of them is kept. sqlite3.Error, OSError: none was added."""
-        wanted = [(run, step, name, _written(value)) for step, name, value in rows]
-        add = "INSERT INTO metrics (run, step, name, value) VALUES (?, ?, ?, ?)"
-        self._do(lambda db: db.executemany(add, wanted))
+    def forget(self, run: str) -> None:
+        """Delete a record and its metrics."""
+        self._do(lambda db: [db.execute(f"DELETE FROM {t} WHERE {k} = ?", (run,)) for t, k in _TABLES])
+        for path in (self._json(run), self.journal(run)):
+            path.unlink(missing_ok=True)
+
+    def journal(self, run: str) -> Path:
+        """The file to which a running run appends."""
+        return self.folder / f"{run}.jsonl"
+
+    def _json(self, run: str) -> Path:
+        return self.folder / f"{run}.json"
 
     def metrics(self, run: str) -> list[list]:
         """[step, name, value] of a run in the order in which they were logged; not-a-numbers and infinities as text."""
         ask = "SELECT step, name, value FROM metrics WHERE run = ? ORDER BY n"
-        return [list(row) for row in self._do(lambda db: db.execute(ask, (run,)).fetchall())]
+        record = self._read(run) if self.journal(run).exists() else None
+        if record and record["status"] == RUNNING:
+            return read_journal(self.journal(run))[0]
+        with suppress(*PROBLEMS):
+            if rows := self._do(lambda db: db.execute(ask, (run,)).fetchall()):
+                return [list(row) for row in rows]
+        return (self._read(run) or {"metrics": []})["metrics"]
 
     def all(self) -> list[dict]:
         """Every record, the oldest first; one whose process ended in the middle is marked so."""
         if not self.folder.is_dir():
             return []
-        found = self._do(lambda db: db.execute("SELECT record FROM runs ORDER BY id").fetchall())
-        return [self._settled(json.loads(text)) for (text,) in found]
+        held: dict[str, dict] = {}
+        with suppress(*PROBLEMS):  # a folder that may only be read, or no database any more: JSON holds everything
+            held = dict(self._do(lambda db: db.execute("SELECT id, record FROM runs").fetchall()))
+            held = {run: json.loads(text) for run, text in held.items()}
+        for run in {path.stem for path in self.folder.glob("*.json")} - held.keys():
+            if record := self._read(run):
+                rows = record.pop("metrics")
+                held[run] = record
+                with suppress(*PROBLEMS):
+                    self._do(lambda db, r=record, m=rows: _index(db, r, m, replace=False))
+        return [self._settled(held[run]) for run in sorted(held)]
 
     def find(self, part: str) -> dict:
-        """The record whose id, or whose name if none, has this text in it. CourseError: none, or more than one."""
+        """The record whose id has this text in it, else the latest original of that name.
+
+        CourseError: there is none, or more than one such id.
+        """
         every = self.all()
-        found = [one for one in every if part in one["id"]] or [one for one in every if part == one["name"]]
+        found = [one for one in every if part in one["id"]]
+        found = found or [one for one in every if part == one["name"] and not one.get("remakes")][-1:]
         if len(found) == 1:
             return found[0]
         if not every:
@@ -74,105 +104,97 @@ class Store:
         raise CourseError(f"{'Several runs' if found else 'No run'} with {part!r} in {self.folder}: {told}.")
 
     def _settled(self, record: dict) -> dict:
-        """A record that says it runs, of a process that does not: marked, and written with the metrics that it has."""
-        if record["status"] == RUNNING and not _lives(record["process"]):
-            record["status"] = ENDED
-            with suppress(OSError, sqlite3.Error):  # a folder that may only be read is read all the same
-                self.put(record)
-        return record
+        """A record that says it runs: as JSON has it by now; of a process that has ended, marked and written whole."""
+        if record["status"] != RUNNING:
+            return record
+        alive = lives(record["process"])  # asked before JSON is read: what a process has written, it wrote while alive
+        now = self._read(record["id"]) or record | {"metrics": []}
+        rows = now.pop("metrics")
+        if now["status"] == RUNNING:
+            if alive:
+                return now
+            rows, results = read_journal(self.journal(now["id"]))
+            now |= {"status": ENDED, "results": now["results"] | results}
+        with suppress(*PROBLEMS):
+            self.put(now, rows)
+        return now
+
+    def _read(self, run: str) -> dict | None:
+        """A record and its metrics from JSON; None for another file of that kind."""
+        with suppress(OSError, ValueError):
+            record = json.loads(self._json(run).read_text(encoding="utf-8"))
+            if isinstance(record, dict) and {"id", "name", "status", "metrics"} <= record.keys():
+                return record
+        return None
+
+    def _make_folder(self) -> None:
+        """The folder, and in it a word to git that nothing there is to be committed, nor a change to be recorded."""
+        if not self.folder.is_dir():
+            self.folder.mkdir(parents=True)
+            (self.folder / ".gitignore").write_text("*\n")
 
     def _do(self, action: Callable[[sqlite3.Connection], Any]) -> Any:
-        """Do one thing in a transaction; a file that is broken is made anew from the JSON beside it, once."""
-        with self._lock:
-            try:
-                return self._attempt(action)
-            except sqlite3.DatabaseError as error:
-                if isinstance(error, (sqlite3.OperationalError, sqlite3.IntegrityError)):
-                    raise  # full, locked, read-only: the file is sound
-                self._remake()
-                return self._attempt(action)
+        """Do one thing in a transaction; a file that is broken is put aside and made anew from JSON, once."""
+        try:
+            return self._attempt(action)
+        except (sqlite3.OperationalError, sqlite3.IntegrityError):
+            raise  # full, locked, read-only: the file is sound
+        except sqlite3.DatabaseError:
+            self._put_aside()
+            for record in filter(None, (self._read(path.stem) for path in sorted(self.folder.glob("*.json")))):
+                rows = record.pop("metrics")
+                self._attempt(lambda db, r=record, m=rows: _index(db, r, m, replace=False))
+            return self._attempt(action)
 
     def _attempt(self, action: Callable[[sqlite3.Connection], Any]) -> Any:
-        with self._connection() as db:  # commits, or rolls back
-            return action(db)
-
-    def _connection(self) -> sqlite3.Connection:
-        """This process's connection; one that was open before a fork is not used after it."""
-        if self._open is None or self._open[0] != os.getpid():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            db = sqlite3.connect(self.folder / "runs.sqlite", timeout=_WAIT_S, check_same_thread=False)
-            self._open = (os.getpid(), db)
-            with suppress(sqlite3.OperationalError):  # a file that may only be read keeps its mode
-                db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = NORMAL")
-            with suppress(sqlite3.OperationalError):
+        with closing(sqlite3.connect(self.folder / "runs.sqlite", timeout=_WAIT_S)) as db:
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'by_run'").fetchone():
+                with suppress(sqlite3.OperationalError):  # another process is about to do the same
+                    db.execute("PRAGMA journal_mode = WAL")
                 db.executescript(_SCHEMA)
-        return self._open[1]
+            db.execute("PRAGMA synchronous = NORMAL")
+            with db:  # commits, or rolls back
+                return action(db)
 
-    def _remake(self) -> None:
-        """Put the broken file aside, under a name that says so, and make another from the JSON files."""
-        self.close()
+    def _put_aside(self) -> None:
+        """Give the broken file a name that says so; nothing of it is lost."""
         when = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-%f")
         for path in list(self.folder.glob("runs.sqlite*")):
-            if "broken" not in path.name:
+            with suppress(FileNotFoundError):  # another process was quicker
                 path.rename(path.with_name(f"broken-{when}-{path.name}"))
-        with self._connection() as db:
-            for record in self._beside():
-                rows = [(record["id"], *row) for row in record.pop("metrics")]
-                db.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (record["id"], json.dumps(record)))
-                db.executemany("INSERT INTO metrics (run, step, name, value) VALUES (?, ?, ?, ?)", rows)
-
-    def _beside(self) -> Iterable[dict]:
-        """The records that stand beside as JSON; another file of that kind is none of ours."""
-        for path in sorted(self.folder.glob("*.json")):
-            with suppress(OSError, ValueError):
-                record = json.loads(path.read_text(encoding="utf-8"))
-                if isinstance(record, dict) and {"id", "metrics"} <= record.keys():
-                    yield record
-
-    def close(self) -> None:
-        """Let the file go; it is opened again when it is needed."""
-        if self._open is not None and self._open[0] == os.getpid():
-            with suppress(sqlite3.Error):
-                self._open[1].close()
-        self._open = None
 
 
-def _written(value: float) -> float | str:
-    """A number as SQLite and JSON keep it: what is none of theirs as text."""
-    return value if value - value == 0 else str(value)
+_TABLES = (("runs", "id"), ("metrics", "run"))
 
 
-def process() -> dict:
-    """This process, so that another one can tell whether it still runs: its number, its start, the machine's name."""
-    import platform
+def _index(db: sqlite3.Connection, record: dict, rows: Iterable[Sequence], *, replace: bool) -> None:
+    """Tell SQLite of a record; one that it knows is replaced or left."""
+    how = "REPLACE" if replace else "IGNORE"
+    values = (record["id"], json.dumps(record, allow_nan=False))
+    if db.execute(f"INSERT OR {how} INTO runs VALUES (?, ?)", values).rowcount > 0:
+        db.execute("DELETE FROM metrics WHERE run = ?", (record["id"],))
+        add = "INSERT INTO metrics (run, step, name, value) VALUES (?, ?, ?, ?)"
+        db.executemany(add, ((record["id"], *row) for row in rows))
 
-    return {"pid": os.getpid(), "began": _began(os.getpid()), "machine": platform.node()}
 
-
-def _began(pid: int) -> str:
-    """When a process began, as the system counts; a number that is used again has another. Nothing where none says."""
+def read_journal(path: Path) -> tuple[list[list], dict]:
+    """The metrics and results that a run has appended; a line that a full disk cut off is none."""
+    rows: list[list] = []
+    results: dict = {}
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return rows, results
+    for line in text.split("\n"):
+        with suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                results |= entry
+            elif isinstance(entry, list) and len(entry) == 3:
+                rows.append(entry)
+    return rows, results
 
 
-def _lives(told: dict) -> bool:
-    """Whether a process still runs; of another machine's it is taken for granted."""
-    import platform
-
-    if told["machine"] != platform.node():
-        return True
-    try:
-        os.kill(told["pid"], 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return _began(told["pid"]) == told["began"]
-
-
-def values(rows: Iterable[Sequence]) -> list[tuple[int | None, str, float]]:
+def as_numbers(rows: Iterable[Sequence]) -> list[tuple[int | None, str, float]]:
     """Rows of `Store.metrics` with every value as a number again."""
     return [(step, name, float(value)) for step, name, value in rows]

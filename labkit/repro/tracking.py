@@ -2,75 +2,72 @@
 
 import os
 import secrets
-import sqlite3
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from pathlib import Path
 
 from labkit import course
 from labkit.repro import capture, store
-from labkit.repro.store import Row, Store
+from labkit.repro.alive import process
+from labkit.repro.journal import Journal
+from labkit.repro.places import runs_folder
+from labkit.repro.store import PROBLEMS, Store
 
-_PROBLEMS = (OSError, sqlite3.Error)
+_CASUAL = 3  # records of one name that stay of those that nobody asked for
 _begun = 0  # runs of this process so far
 
 
-def folder() -> Path:
-    """Where records are kept: LABKIT_RUNS, else runs/ in the course's folder."""
-    named = os.environ.get("LABKIT_RUNS")
-    return Path(named).expanduser().absolute() if named else course.root() / "runs"
-
-
 class Run:
-    """A run that is being recorded."""
+    """A run that is being recorded, or was to be: then id is nothing, and what it is told goes nowhere."""
 
-    def __init__(self, kept: Store, record: dict) -> None:
-        self._kept, self._record = kept, record
-        self._unwritten: list[Row] = []
-        self._told = False
+    def __init__(self, kept: Store, record: dict, journal: Journal | None) -> None:
+        self._kept, self._record, self._journal = kept, record, journal
+        self._owner, self._told = os.getpid(), False
 
     @property
     def id(self) -> str:
         """What `labkit runs` calls it."""
-        return self._record["id"]
+        return self._record["id"] if self._journal else ""
 
     def log(self, step: int | None = None, **measured: float) -> None:
         """Note what was measured at a step (without one: of the whole run), every bit of it.
 
         A value on a device is waited for: log what you have read already, or rarely.
         """
-        self._unwritten += [(step, name, float(value)) for name, value in measured.items()]
-        self._flush()
+        self._add([[step, name, _number(value)] for name, value in measured.items()])
 
     def note(self, **results: object) -> None:
         """Note results of the whole run that are no numbers to compare bit by bit: texts, lists, paths."""
-        self._record["results"] |= capture.plain_results(results)
+        told = capture.plain_results(results)
+        self._record["results"] |= told
+        self._add([told])
 
-    def _flush(self) -> None:
-        """Write what is not written yet; what cannot be is kept for the next time, and that is said once."""
-        try:
-            self._kept.log(self.id, self._unwritten)
-            self._unwritten = []
-        except _PROBLEMS as error:
-            self._warn(error)
+    def _add(self, entries: list[object]) -> None:
+        """Write entries; what cannot be written waits for the next time, and that is said once."""
+        if self._journal:
+            try:
+                self._journal.add(entries)
+            except OSError as error:
+                self._warn(error)
 
     def _end(self, status: str, seconds: float, why: str = "") -> None:
         """Write the end of the run; a record that cannot be written does not take the run's work with it."""
-        if self._unwritten:
-            self._flush()
+        if not self._journal or self._owner != os.getpid():  # a forked child that leaves the block ends nothing
+            return
+        rows = self._journal.close()
+        rows = store.read_journal(self._kept.journal(self.id))[0] + [one for one in rows if isinstance(one, list)]
         self._record |= {"status": status, "seconds": seconds, "why": capture.scrubbed(why)[0]}
         self._record |= {"cells": capture.cells(), "torch_at_end": capture.torch_settings()}
         try:
-            self._kept.put(self._record)
-        except _PROBLEMS as error:
-            self._warn(error, always=bool(self._unwritten))
-        self._kept.close()
+            self._kept.put(self._record, rows)
+        except PROBLEMS as error:
+            self._warn(error)
 
-    def _warn(self, error: Exception, *, always: bool = False) -> None:
-        if always or not self._told:
+    def _warn(self, error: Exception) -> None:
+        if not self._told:
             self._told = True
             said = f"Run {self.id} is not recorded whole in {self._kept.folder}: {error}."
             warnings.warn(f"{said} Earlier records are untouched.", RuntimeWarning, stacklevel=4)
@@ -78,32 +75,21 @@ class Run:
 
 @contextmanager
 def run(
-    name: str, *, config: object = None, data: Mapping[str, object] | None = None, seeds: tuple[int, ...] = ()
+    name: str,
+    *,
+    config: object = None,
+    data: Mapping[str, object] | None = None,
+    seeds: tuple[int, ...] = (),
+    casual: bool = False,
 ) -> Iterator[Run]:
     """Record what is done in the block: code, uncommitted changes, packages, configuration, data, hardware, metrics.
 
     data: a name for each file, folder, tensor or split that the run depends on; its hash is kept. An exception ends the
     record as `failed` and goes on. CourseError: the record cannot be begun, said before anything has been computed.
+    casual: of a lesson, whose cells are run again and again: the latest three of the name stay, and where no record can
+    be begun, that is said on stderr and the block runs all the same.
     """
-    global _begun
-    kept, began = Store(folder()), datetime.now(timezone.utc)
-    record = {
-        "id": f"{began:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
-        "name": name,
-        "status": store.RUNNING,
-        "seconds": None,
-        "nth": _begun,  # of this process's runs; a remake takes the same one
-        "process": store.process(),
-        "results": {},
-        **capture.captured(config, data or {}, seeds),
-    }
-    try:
-        kept.put(record)
-    except _PROBLEMS as error:
-        said = f"No record can be written to {kept.folder}: {error}. LABKIT_RUNS names another folder."
-        raise course.CourseError(said) from error
-    _begun += 1
-    it, clock = Run(kept, record), time.perf_counter()
+    it, clock = _begin(name, capture.captured(config, data or {}, seeds), casual), time.perf_counter()
     ended, why = store.DONE, ""
     try:
         yield it
@@ -115,3 +101,49 @@ def run(
         raise
     finally:
         it._end(ended, round(time.perf_counter() - clock, 3), why)
+        if casual and it.id:
+            _tidy(it._kept, name)
+
+
+def _begin(name: str, captured: dict, casual: bool) -> Run:
+    """Write the record of a run as it begins; nothing of one that cannot be written stays."""
+    global _begun
+    kept, began = Store(runs_folder()), datetime.now(timezone.utc)
+    record = {
+        "id": f"{began:%Y%m%d-%H%M%S}-{began.microsecond // 1000:03d}{secrets.token_hex(2)}",
+        "name": name,
+        "status": store.RUNNING,
+        "seconds": None,
+        "casual": casual,
+        "nth": _begun,  # of this process's runs; a remake takes the same one
+        "process": process(),
+        "results": {},
+        **captured,
+    }
+    try:
+        kept.put(record)
+        journal = Journal(kept.journal(record["id"]))
+    except PROBLEMS as error:
+        with suppress(*PROBLEMS):
+            kept.forget(record["id"])
+        said = f"No record can be written to {kept.folder}: {error}. LABKIT_RUNS names another folder."
+        if not casual:
+            raise course.CourseError(said) from error
+        print(said, file=sys.stderr)
+        return Run(kept, record, None)
+    _begun += 1
+    return Run(kept, record, journal)
+
+
+def _tidy(kept: Store, name: str) -> None:
+    """Forget the older ones of a name's casual records."""
+    with suppress(*PROBLEMS):
+        mine = [one for one in kept.all() if one.get("casual") and one["name"] == name and not one.get("remakes")]
+        for old in mine[:-_CASUAL]:
+            kept.forget(old["id"])
+
+
+def _number(value: float) -> float | str:
+    """A number of any kind as JSON keeps it, its bits as a float's; not-a-numbers and infinities as text."""
+    plain = float(value.detach() if hasattr(value, "detach") else value)
+    return plain if plain - plain == 0 else str(plain)

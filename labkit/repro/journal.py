@@ -1,0 +1,42 @@
+"""The lines that a running run appends to its file, from any thread and from processes that it forks."""
+
+import errno
+import json
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+
+class Journal:
+    """A file of JSON lines; each call of `add` is one write, so that lines of several writers do not mix."""
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+        self._file = os.open(path, flags, 0o644)
+        self._owner, self._lock = os.getpid(), threading.Lock()
+        self._waiting = bytearray()
+        self._cut = b""  # a line's end, where a full disk has cut one off
+
+    def add(self, entries: Iterable[object] = ()) -> None:
+        """Append entries. OSError: not all were written; the others wait, and the next call begins with them."""
+        lines = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
+        if self._owner != os.getpid():  # forked: another thread may have held the lock at that moment
+            self._owner, self._lock, self._waiting = os.getpid(), threading.Lock(), bytearray()
+        with self._lock:
+            self._waiting += lines
+            text = self._cut + self._waiting
+            written = text[: os.write(self._file, text)]
+            if len(written) < len(text):
+                del self._waiting[: max(0, written.rfind(b"\n") + 1 - len(self._cut))]
+                self._cut = b"" if written.endswith(b"\n") else b"\n"
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._waiting, self._cut = bytearray(), b""
+
+    def close(self) -> list[object]:
+        """Close the file; what is left that could not be written."""
+        with suppress(OSError):
+            self.add()
+        os.close(self._file)
+        return [json.loads(line) for line in self._waiting.splitlines()]
