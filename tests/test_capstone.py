@@ -84,11 +84,21 @@ def test_a_run_that_misses_the_target_is_no_speed(tmp_path):
 def test_a_script_that_fails_or_answers_wrongly_says_why(tmp_path):
     given = toys.task()
     failed = written(tmp_path, "failed", toys.script("raise SystemExit('no reason')\n"))
-    assert "no reason" in running.once(given, failed, tmp_path / "a", seed=1).why
+    assert "no reason" in running.once(given, failed, tmp_path / "a", seed=1, secret=1).why
     short = written(tmp_path, "short", toys.FAST + "\ndef predict(out, pixels):\n    return np.zeros(3)\n")
-    assert "predict gave an array of shape (3,)" in running.once(given, short, tmp_path / "b", seed=1).why
+    assert "predict gave an array of shape (3,)" in running.once(given, short, tmp_path / "b", seed=1, secret=1).why
+    silent = written(tmp_path, "silent", toys.FAST + "\ndef predict(out, pixels):\n    os._exit(0)\n")
+    assert "shape (0,)" in running.once(given, silent, tmp_path / "d", seed=1, secret=1).why
+    reader = 'assert not list(Path(out).parent.glob("*/validation.npz"))'
+    looks = written(
+        tmp_path,
+        "looks",
+        toys.FAST
+        + f"\nonce = predict\ndef predict(*given):\n    out, _ = given\n    {reader}\n    return once(*given)\n",
+    )
+    assert running.once(given, looks, tmp_path / "e", seed=1, secret=1).reached
     slow = written(tmp_path, "endless", toys.script("time.sleep(60)\n"))
-    assert "stopped after 1 s" in running.once(given, slow, tmp_path / "c", seed=1, limit_s=1.0).why
+    assert "stopped after 1 s" in running.once(given, slow, tmp_path / "c", seed=1, secret=1, limit_s=1.0).why
     with pytest.raises(CourseError, match="a submission is a train.py"):
         running.script_of(tmp_path)
     (failed / "large.bin").write_bytes(bytes(running.MOST_BYTES + 1))
@@ -186,7 +196,10 @@ def test_the_commands(tmp_path, labkit, monkeypatch):
     assert (code, json.loads(out)["name"]) == (0, "mine")
     assert "pair 1: baseline" in err
     assert (tmp_path / "page.html").read_text().startswith("<!")
-    assert "mine" in labkit("leaderboard", places, "--pairs", "1")[1]
+    large = written(places, "large", toys.FAST)
+    (large / "large.bin").write_bytes(bytes(running.MOST_BYTES + 1))
+    code, out, err = labkit("leaderboard", places, "--pairs", "1")
+    assert ("large: " in err, out.count("times")) == (True, 1)
     assert labkit("leaderboard", tmp_path / "none")[0] == 2
     assert "Name a submission" in labkit("capstone")[2]
     assert labkit("capstone", "--data", tmp_path / "data")[0] == 0

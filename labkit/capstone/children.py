@@ -48,10 +48,15 @@ def run_child(command: Sequence[str], *, folder: Path, home: Path, limit_s: floa
         child = subprocess.Popen(command, cwd=folder, env=variables, start_new_session=True, **streams)
         timer = threading.Timer(limit_s, _kill, (child.pid,))
         timer.start()
-        _, status, used = os.wait4(child.pid, 0)
+        try:
+            _, status, used = os.wait4(child.pid, 0)
+        except BaseException:  # Ctrl-C does not reach a session of its own
+            _kill(child.pid)
+            raise
+        finally:
+            late = not timer.is_alive()
+            timer.cancel()
         wall_s = time.perf_counter() - began
-        late = not timer.is_alive()
-        timer.cancel()
     child.returncode = os.waitstatus_to_exitcode(status)
     why = f"It was stopped after {limit_s:g} s." if late else _why(child.returncode, log)
     return Ended(wall_s=wall_s, cpu_s=used.ru_utime + used.ru_stime, why=why, left=_left(child.pid, mark))

@@ -57,7 +57,7 @@ def leaderboard(
     every = submissions(Path(folder))
     if not every:
         raise CourseError(f"{folder} holds no submission: a .py file, or a folder with a train.py.")
-    found = [_contest(each, pairs) for each in every]
+    found = [one for each in every if (one := _tried(each, pairs))]
     if json:
         print(json_module.dumps([report.as_dict(one) for one in report.ranked(found)], indent=1))
     else:
@@ -75,6 +75,15 @@ def _contest(submission: Path, pairs: int) -> Any:
 
     slow = contest.baseline_script()
     return contest.contest(task.glyphs_task(), submission, baseline=slow, pairs=pairs, say=_say)
+
+
+def _tried(submission: Path, pairs: int) -> Any:
+    """A contest, or None and a sentence where a submission cannot be run: it does not keep the others from theirs."""
+    try:
+        return _contest(submission, pairs)
+    except CourseError as error:
+        _say(f"{submission.name}: {error}")
+        return None
 
 
 def _waterfall(pairs: int, json: bool) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+import shutil
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from labkit.capstone.task import Task
 
 BASELINE_SHA256 = "e55e72b5322ccbbae8fdf10ff01765b85605383b49958ca43a330a37b001dbdd"  # of datasets/capstone/train.py
 _DRAWS = 10_000
-_HIDDEN = 1 << 31  # seeds that every generator takes
+_HIDDEN = 1 << 60  # what numbers the classes anew: a script that knew it could undo it
 Say = Callable[[str], None]
 
 
@@ -100,7 +101,7 @@ def contest(
     """
     if pairs < 1:
         raise ValueError(f"{pairs} pairs compare nothing")
-    script, hidden = script_of(submission), secrets.randbelow(_HIDDEN)
+    script, hidden = script_of(submission), [secrets.randbelow(_HIDDEN) for _ in range(pairs + 1)]
     found: dict[str, list[Outcome]] = {"baseline": [], "submission": []}
     with tempfile.TemporaryDirectory(prefix="labkit-capstone-") as folder:
         place = Path(folder)
@@ -108,12 +109,14 @@ def contest(
         for k in range(pairs):
             for who in ("baseline", "submission")[:: 1 if k % 2 == 0 else -1]:
                 code = submission if who == "submission" else baseline
-                found[who].append(once(task, code, place / f"{who}-{k}", seed=hidden + 3 * k, limit_s=limit_s))
+                found[who].append(once(task, code, place / f"{who}-{k}", seed=k, secret=hidden[k], limit_s=limit_s))
+                if k or who == "baseline":  # the first of the submission's is made again from its record
+                    shutil.rmtree(place / f"{who}-{k}")
                 say(f"pair {k + 1}: {who} {told(found[who][-1])}")
         record = made_again(place / "submission-0") if recordable else Record(same=None, said="It needs git.")
         say(record.said)
-        seed = hidden + 3 * pairs
-        audit = once(task, submission, place / "audit", seed=seed, shuffle_validation=True, limit_s=limit_s)
+        last = {"seed": pairs, "secret": hidden[-1]}
+        audit = once(task, submission, place / "audit", **last, shuffle_validation=True, limit_s=limit_s)
     return Contest(
         name=submission.name if submission.name != "train.py" else submission.absolute().parent.name,
         target=task.target,

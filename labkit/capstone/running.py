@@ -2,7 +2,8 @@
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,26 +67,38 @@ def once(
     place: Path,
     *,
     seed: int,
+    secret: int,
     shuffle_validation: bool = False,
     more: Sequence[str] = (),
     limit_s: float = LIMIT_S,
 ) -> Outcome:
-    """Run a script in a new folder and judge it. seed: of the run, of the classes' numbering and of any shuffling."""
+    """Run a script in a new folder and judge it. seed: what it is told; secret: of the numbering and any shuffling."""
     if not (place / "capstone").exists():
         lay_out(submission, place)
-    numbers = numbering(task, seed)
+    numbers = numbering(task, secret)
     truth = numbers[task.validation.labels]
-    shuffled = np.random.default_rng(seed + 1).permutation(truth) if shuffle_validation else None
+    shuffled = np.random.default_rng(secret + 1).permutation(truth) if shuffle_validation else None
     hand_out(task, place / "data", numbers, shuffled=shuffled)
     ended = run_child(
         command(task, place, seed, more), folder=place, home=place / "home", limit_s=limit_s, runs=place / "runs"
     )
     drew = tuple(sorted(path.name for path in (place / "home").rglob("*.npz")))
     told = {"wall_s": ended.wall_s, "cpu_s": ended.cpu_s, "left": ended.left, "drew": drew}
-    shutil.rmtree(place / "data" if not (place / ".git").exists() else place / "home")
+    shutil.rmtree(place / "home")
     if ended.why:
         return Outcome(**told, why=ended.why)
-    return _judged(task, place, numbers, shuffled, told, seed)
+    with _without_labels(place / "data", place.parent / f"{secret:x}"):
+        return _judged(task, place, numbers, shuffled, told, secret)
+
+
+@contextmanager
+def _without_labels(data: Path, aside: Path) -> Iterator[None]:
+    """Inside, the data are under a name that `predict` does not know; afterwards a run can be made again with them."""
+    data.rename(aside)
+    try:
+        yield
+    finally:
+        aside.rename(data)
 
 
 def command(task: Task, place: Path, seed: int, more: Sequence[str] = ()) -> list[str]:
@@ -96,10 +109,10 @@ def command(task: Task, place: Path, seed: int, more: Sequence[str] = ()) -> lis
 
 
 def _judged(
-    task: Task, place: Path, numbers: np.ndarray, shuffled: np.ndarray | None, told: dict, seed: int
+    task: Task, place: Path, numbers: np.ndarray, shuffled: np.ndarray | None, told: dict, secret: int
 ) -> Outcome:
     """The outcome of a run whose process ended well."""
-    said, asked = _predicted(task, place, seed)
+    said, asked = _predicted(task, place, secret)
     told["predict_cpu_s"] = asked.cpu_s
     if asked.why:
         return Outcome(**told, why=f"predict: {asked.why}")
@@ -116,10 +129,10 @@ def _judged(
     return Outcome(**told, validation=right / n, test=test, reached=reached)
 
 
-def _predicted(task: Task, place: Path, seed: int) -> tuple[np.ndarray, Ended]:
+def _predicted(task: Task, place: Path, secret: int) -> tuple[np.ndarray, Ended]:
     """What the script says of the validation and test pictures, which it gets in one array and in no order."""
     pixels = np.concatenate([task.validation.pixels, task.test.pixels])
-    order = np.random.default_rng(seed + 2).permutation(len(pixels))
+    order = np.random.default_rng(secret + 2).permutation(len(pixels))
     asking = place / "asking"
     asking.mkdir(exist_ok=True)
     np.save(asking / "pictures.npy", pixels[order])
@@ -130,11 +143,18 @@ def _predicted(task: Task, place: Path, seed: int) -> tuple[np.ndarray, Ended]:
         home=place / "asking" / "home",
         limit_s=PREDICT_LIMIT_S,
     )
-    said = np.zeros(0)
-    if not asked.why:
-        answer = np.load(asking / "answer.npy", allow_pickle=False)
-        said = np.full(answer.shape, -1)
-        if answer.shape == order.shape:
-            said[order] = answer
+    answer = _answer(asking / "answer.npy")
+    said = np.full(answer.shape, -1.0)
+    if answer.shape == order.shape:
+        said[order] = answer
     shutil.rmtree(asking)
     return said, asked
+
+
+def _answer(path: Path) -> np.ndarray:
+    """The array in a file; an empty one where there is none of numbers."""
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return np.zeros(0)
+    return found if found.dtype.kind in "iufb" else np.zeros(0)

@@ -43,7 +43,7 @@ def measured(
         for seed in range(rounds):
             for n, (kind, names) in enumerate(found):
                 place = Path(folder) / f"{seed}-{n}"
-                one = once(task, script, place, seed=seed, more=("--changes", names))
+                one = once(task, script, place, seed=seed, secret=seed, more=("--changes", names))
                 found[kind, names].append(one)
                 say(f"round {seed + 1}: {names}: {one.wall_s:.1f} s{'' if one.reached else ', below the target'}")
     return [_row(kind, names, runs) for (kind, names), runs in found.items()]
