@@ -119,8 +119,20 @@ def warmed(step):
     return PEAK * min(1, (step + 1) / N_WARMUP)
 
 
-warm = {seed: losses(seed, warmed) for seed in cold}
+config = {"peak": PEAK, "n_steps": N_STEPS, "n_warmup": N_WARMUP}
+told = {"config": config, "data": {"glyphs": images}, "seeds": (1, 2, 3)}
+with repro.run("01-warm-up", **told, casual=True) as it:
+    warm = {seed: losses(seed, warmed) for seed in (1, 2, 3)}
+    for seed, run in warm.items():
+        for step, loss in enumerate(run):
+            it.log(step, **{f"start {seed}": loss})
+
 draw(warm, f"{N_WARMUP} steps of warm-up, then {PEAK}")
+
+# %% [markdown]
+# These three runs are *recorded*, in the folder `runs/` of the course: code, packages, seeds, data, and every loss
+# with all its bits. (The latest three times are kept; where nothing can be written, nothing is.) In a terminal, `labkit
+# runs` lists them, and `labkit runs remake 01-warm-up` makes the last one again and says whether it came out alike.
 
 # %%
 claim(
