@@ -20,7 +20,7 @@ from labkit.course import CourseError, Lesson
 # and Jupyter may lack. wadler_lindig is for jaxtyping.
 TRAVELLING = {"cloudpickle": "cloudpickle", "jaxtyping": "jaxtyping", "wadler_lindig": "wadler-lindig"}
 STAYING = {"build", "cli", "doctor", "execute", "export", "gpu_check", "parcel", "program", "run"}  # no lesson's affair
-STAYING |= {"grading", "memory_command", "runs_command", "verify", "verify_grid", "verify_real"}
+STAYING |= {"capstone", "grading", "memory_command", "runs_command", "verify", "verify_grid", "verify_real"}
 
 _PACKAGE = Path(__file__).parent
 _HEADER = re.compile(r"(?:^# \w+: .+\n)+", re.MULTILINE)
