@@ -108,16 +108,19 @@ def test_a_script_that_fails_or_answers_wrongly_says_why(tmp_path):
         contest.contest(given, short, baseline=short / "train.py", pairs=0)
 
 
-def test_classes_are_numbered_anew_and_shuffling_touches_the_validation_labels_only(tmp_path):
+def test_classes_are_numbered_anew_and_wrong_names_touch_the_validation_labels_only(tmp_path):
     given = toys.task()
     one, two = (task.numbering(given, seed) for seed in (1, 2))
     assert sorted(one) == sorted(two) == list(range(8))
     assert list(one) != list(two)
-    task.hand_out(given, tmp_path, one, shuffled=np.zeros(200, int))
+    task.hand_out(given, tmp_path, one, validation=np.zeros(200, int))
     with np.load(tmp_path / "train.npz") as train, np.load(tmp_path / "validation.npz") as validation:
         assert (train["labels"] == one[given.train.labels]).all()
         assert not validation["labels"].any()
         assert set(validation.files) == {"pixels", "labels"}
+    wrong = task.misnamed(given, one, 5)
+    assert not (wrong == one[given.validation.labels]).any()
+    assert len(set(zip(wrong, given.validation.labels, strict=True))) == 8  # one wrong name for each class
 
 
 def test_the_median_of_ratios_and_its_interval():

@@ -34,11 +34,11 @@ class Ratio:
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
-    """What was found of a submission. audit: the run in which the validation labels were shuffled."""
+    """What was found of a submission. audit: the run whose validation labels were wrong, class by class."""
 
     name: str
     target: float
-    n_classes: int
+    n_validation: int
     baseline: tuple[Outcome, ...]
     submission: tuple[Outcome, ...]
     audit: Outcome
@@ -101,7 +101,7 @@ def contest(
     """
     if pairs < 1:
         raise ValueError(f"{pairs} pairs compare nothing")
-    script, hidden = script_of(submission), [secrets.randbelow(_HIDDEN) for _ in range(pairs + 1)]
+    script, hidden = script_of(submission), [secrets.randbelow(_HIDDEN) for _ in range(pairs + 2)]
     found: dict[str, list[Outcome]] = {"baseline": [], "submission": []}
     with tempfile.TemporaryDirectory(prefix="labkit-capstone-") as folder:
         place = Path(folder)
@@ -109,18 +109,20 @@ def contest(
         for k in range(pairs):
             for who in ("baseline", "submission")[:: 1 if k % 2 == 0 else -1]:
                 code = submission if who == "submission" else baseline
-                found[who].append(once(task, code, place / f"{who}-{k}", seed=k, secret=hidden[k], limit_s=limit_s))
+                found[who].append(
+                    once(task, code, place / f"{who}-{k}", seed=k, secret=hidden[k], names=hidden[-1], limit_s=limit_s)
+                )
                 if k or who == "baseline":  # the first of the submission's is made again from its record
                     shutil.rmtree(place / f"{who}-{k}")
                 say(f"pair {k + 1}: {who} {told(found[who][-1])}")
         record = made_again(place / "submission-0") if recordable else Record(same=None, said="It needs git.")
         say(record.said)
-        last = {"seed": pairs, "secret": hidden[-1]}
-        audit = once(task, submission, place / "audit", **last, shuffle_validation=True, limit_s=limit_s)
+        last = {"seed": pairs, "secret": hidden[pairs], "names": hidden[-1], "misname": True}
+        audit = once(task, submission, place / "audit", **last, limit_s=limit_s)
     return Contest(
         name=submission.name if submission.name != "train.py" else submission.absolute().parent.name,
         target=task.target,
-        n_classes=task.n_classes,
+        n_validation=len(task.validation.labels),
         baseline=tuple(found["baseline"]),
         submission=tuple(found["submission"]),
         audit=audit,

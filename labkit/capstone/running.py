@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from labkit.capstone.children import Ended, run_child
-from labkit.capstone.task import Task, hand_out, numbering
+from labkit.capstone.task import Task, hand_out, misnamed, numbering
 from labkit.course import CourseError
 
 LIMIT_S = 900.0
@@ -23,8 +23,8 @@ SLACK = 2  # pictures on which two ways of rounding may disagree
 class Outcome:
     """One run. Seconds are of the training process; shares are of pictures told right; why: why there are none.
 
-    predict_cpu_s: what predict took; drew: files of pictures that the script drew for itself; agreed: of the pictures
-    whose label was another one by shuffling, how many are told so, and how many there are.
+    predict_cpu_s: what predict took; drew: files of pictures that the script drew for itself; agreed: how many of the
+    validation pictures are told by the wrong name that is handed out in the audit.
     """
 
     wall_s: float
@@ -36,7 +36,7 @@ class Outcome:
     left: bool = False
     predict_cpu_s: float = 0.0
     drew: tuple[str, ...] = ()
-    agreed: tuple[int, int] | None = None
+    agreed: int = 0
 
 
 def script_of(submission: Path) -> Path:
@@ -68,17 +68,20 @@ def once(
     *,
     seed: int,
     secret: int,
-    shuffle_validation: bool = False,
+    names: int = 0,
+    misname: bool = False,
     more: Sequence[str] = (),
     limit_s: float = LIMIT_S,
 ) -> Outcome:
-    """Run a script in a new folder and judge it. seed: what it is told; secret: of the numbering and any shuffling."""
+    """Run a script in a new folder and judge it. seed: what it is told; secret: of the numbering of the classes.
+
+    names: of the wrong names for validation pictures, which are handed out where misname is set.
+    """
     if not (place / "capstone").exists():
         lay_out(submission, place)
     numbers = numbering(task, secret)
-    truth = numbers[task.validation.labels]
-    shuffled = np.random.default_rng(secret + 1).permutation(truth) if shuffle_validation else None
-    hand_out(task, place / "data", numbers, shuffled=shuffled)
+    wrong = misnamed(task, numbers, names)
+    hand_out(task, place / "data", numbers, validation=wrong if misname else None)
     ended = run_child(
         command(task, place, seed, more), folder=place, home=place / "home", limit_s=limit_s, runs=place / "runs"
     )
@@ -88,7 +91,7 @@ def once(
     if ended.why:
         return Outcome(**told, why=ended.why)
     with _without_labels(place / "data", place.parent / f"{secret:x}"):
-        return _judged(task, place, numbers, shuffled, told, secret)
+        return _judged(task, place, numbers, wrong, told, secret)
 
 
 @contextmanager
@@ -108,9 +111,7 @@ def command(task: Task, place: Path, seed: int, more: Sequence[str] = ()) -> lis
     return [sys.executable, "capstone/train.py", *words, *more]
 
 
-def _judged(
-    task: Task, place: Path, numbers: np.ndarray, shuffled: np.ndarray | None, told: dict, secret: int
-) -> Outcome:
+def _judged(task: Task, place: Path, numbers: np.ndarray, wrong: np.ndarray, told: dict, secret: int) -> Outcome:
     """The outcome of a run whose process ended well."""
     said, asked = _predicted(task, place, secret)
     told["predict_cpu_s"] = asked.cpu_s
@@ -122,11 +123,8 @@ def _judged(
     truth = numbers[task.validation.labels]
     right = int((said[:n] == truth).sum())
     test = float((said[n:] == numbers[task.test.labels]).mean())
-    if shuffled is not None:
-        moved = shuffled != truth
-        told["agreed"] = (int((said[:n] == shuffled)[moved].sum()), int(moved.sum()))
-    reached = right + SLACK >= task.target * n
-    return Outcome(**told, validation=right / n, test=test, reached=reached)
+    told |= {"reached": right + SLACK >= task.target * n, "agreed": int((said[:n] == wrong).sum())}
+    return Outcome(**told, validation=right / n, test=test)
 
 
 def _predicted(task: Task, place: Path, secret: int) -> tuple[np.ndarray, Ended]:

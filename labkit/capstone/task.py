@@ -49,9 +49,21 @@ def numbering(task: Task, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(task.n_classes)
 
 
-def hand_out(task: Task, folder: Path, numbers: np.ndarray, *, shuffled: np.ndarray | None = None) -> None:
-    """Write train.npz and validation.npz; shuffled: labels to put in the place of the validation pictures' own."""
+def misnamed(task: Task, numbers: np.ndarray, secret: int) -> np.ndarray:
+    """Labels of the validation pictures under which every class goes by the name of another, the same throughout.
+
+    A network learns such labels from pictures in a few epochs, which it does not with labels that are random.
+    """
+    ring = np.random.default_rng(secret).permutation(task.n_classes)
+    other = np.empty_like(ring)
+    other[ring] = np.roll(ring, 1)
+    return numbers[other[task.validation.labels]]
+
+
+def hand_out(task: Task, folder: Path, numbers: np.ndarray, *, validation: np.ndarray | None = None) -> None:
+    """Write train.npz and validation.npz; validation: labels to put in the place of the validation pictures' own."""
     folder.mkdir(parents=True, exist_ok=True)
-    validation = numbers[task.validation.labels] if shuffled is None else shuffled
+    if validation is None:
+        validation = numbers[task.validation.labels]
     np.savez(folder / "train.npz", pixels=task.train.pixels, labels=numbers[task.train.labels])
     np.savez(folder / "validation.npz", pixels=task.validation.pixels, labels=validation)
