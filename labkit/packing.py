@@ -78,9 +78,14 @@ def lengths_of(documents: Sequence[Int64[Tensor, " _"]]) -> list[int]:
     return [len(doc) for doc in documents]
 
 
+def shuffled(n: int, seed: int) -> list[int]:
+    """The numbers below n in an order drawn from the seed."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
+
+
 def padded(lengths: Sequence[int], rows: int, seed: int) -> Plan:
     """One document a row, `rows` rows a batch, in an order drawn from the seed; a batch is as wide as its longest."""
-    order = _shuffled(len(lengths), seed)
+    order = shuffled(len(lengths), seed)
     return [[[number] for number in order[at : at + rows]] for at in range(0, len(order), rows)]
 
 
@@ -89,12 +94,12 @@ def bucketed(lengths: Sequence[int], rows: int, seed: int, pool: int) -> Plan:
 
     A pool of one batch is plain padding; one of all batches sorts the whole data set, and only batches are random.
     """
-    order = _shuffled(len(lengths), seed)
+    order = shuffled(len(lengths), seed)
     plan = []
     for start in range(0, len(order), pool * rows):
         alike = sorted(order[start : start + pool * rows], key=lambda number: lengths[number])
         plan += [[[number] for number in alike[at : at + rows]] for at in range(0, len(alike), rows)]
-    return [plan[batch] for batch in _shuffled(len(plan), seed)]
+    return [plan[batch] for batch in shuffled(len(plan), seed)]
 
 
 def packed(lengths: Sequence[int], rows: int, seed: int, capacity: int) -> Plan:
@@ -103,7 +108,7 @@ def packed(lengths: Sequence[int], rows: int, seed: int, capacity: int) -> Plan:
     ValueError: a document longer than the capacity; cut it first.
     """
     full = first_fit_decreasing(lengths, capacity)
-    order = _shuffled(len(full), seed)
+    order = shuffled(len(full), seed)
     return [[full[row] for row in order[at : at + rows]] for at in range(0, len(order), rows)]
 
 
@@ -149,11 +154,6 @@ def lower_bound(lengths: Sequence[int], capacity: int) -> int:
             opened += 1
         best = max(best, len(large) + -(-(need - room) // capacity))
     return best
-
-
-def _shuffled(n: int, seed: int) -> list[int]:
-    """The numbers below n in an order drawn from the seed."""
-    return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 def _refuse_longer(lengths: Sequence[int], capacity: int) -> None:

@@ -15,11 +15,11 @@ PACKAGE = Path(__file__).parents[1] / "labkit"
 LAYERS = (
     {"units", "hardware", "course", "show", "setting", "unpacking", "budget"} | {"architecture", "cards"},
     {"repro", "measure", "data", "formats", "models", "deadline", "ambient", "describe", "compare", "timeline"}
-    | {"allocations", "collectives"}
+    | {"allocations", "collectives", "scratch"}
     | {"lines", "waits", "cost", "presets", "states", "live", "lm", "activations"} | {"activations_hf"}
     | {"lm_sizes", "tape", "optimizers"},
     {"train", "precision", "resize", "compilation", "figure", "trace", "timing"}
-    | {"packing", "blocks"}
+    | {"packing", "blocks", "balance"}
     | {"launches", "handles", "tasks", "estimate", "traffic", "device_cuda", "opened", "device_thread"}
     | {"watcher", "sync"}
     | {"ranks", "aftermath", "workshop"},
