@@ -107,6 +107,14 @@ def test_what_many_have_counts_little(tmp_path):
     assert names(tmp_path) == [("s10", "s11")]
 
 
+def test_what_a_group_hands_round_is_found_and_what_most_have_is_not(tmp_path):
+    for n in range(6):
+        handed_in(tmp_path, f"ring{n}", None, None, ways.SHARP[2])
+    for n in range(6):
+        handed_in(tmp_path, f"own{n}", None, ways.PICK[n], ways.SHARP[0] if n == 0 else None)
+    assert {name for pair in names(tmp_path) for name in pair} == {f"ring{n}" for n in range(6)}
+
+
 def test_what_is_no_notebook_is_nobodys_copy(tmp_path):
     for student in ("ann", "bob"):
         (tmp_path / student).mkdir()

@@ -190,7 +190,7 @@ def similar(
         overlap, shared, exercises = similar_page.numbers(one)
         print(f"{overlap:>4}  {shared:>4} shared  {one.one.student}, {one.other.student}  ({exercises})")
     path = similar_page.write(pairs, run["title"], len(works), Path(out))
-    print(f"{len(works)} students; {similar_page.count(pairs)}: {path} has them side by side.")
+    print(f"{len(works)} students; {similar_page.count(pairs)}{f': {path} has them side by side' * bool(pairs)}.")
     print(similar_page.AID)
 
 

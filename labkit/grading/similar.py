@@ -25,6 +25,7 @@ LEAST_SHARED = 45  # shingles of a cell, some 56 tokens in a row: of shorter pie
 MOST_NEEDED = 80  # of an exercise with a long answer
 _PART = 0.75  # of the course's own answer, which is short: whoever finds a shorter one may well not be alone
 LEAST_OVERLAP = 0.25
+_WHOLE = 0.9  # of a cell's shingles
 _AT_A_TIME = 4_096
 
 
@@ -99,46 +100,64 @@ def pairs(found: Sequence[Work]) -> list[Pair]:
     """Pairs that share a good deal, the largest overlap first."""
     weights = _weights(found)
     totals = [sum(weights[sha] for sha in one.own) for one in found]
-    shared = _shared(found, weights)
+    shared = _shared(found)
+    half = _weight(max(2, len(found) // 2), len(found))
     made = []
     for a, b in combinations(range(len(found)), 2):
-        if shared[a, b] > LEAST_SHARED - 0.01 and (pair := _pair(found[a], found[b], weights, totals[a], totals[b])):
+        if shared[a, b] > LEAST_SHARED and (
+            pair := _pair(found[a], found[b], weights, (totals[a], totals[b]), half)
+        ):
             made.append(pair)
     return sorted(made, key=lambda pair: (-round(pair.overlap, 6), -pair.weight, pair.one.student, pair.other.student))
 
 
 def _weights(found: Sequence[Work]) -> dict[bytes, float]:
     """What each shingle counts: 1 for one that two have, less the more have it, little for one that all have."""
-    n = max(len(found), 2)
     have = Counter(sha for one in found for sha in one.own)
-    return {sha: min(1.0, math.log2(2 * n / count) / math.log2(n)) for sha, count in have.items()}
+    return {sha: _weight(count, len(found)) for sha, count in have.items()}
 
 
-def _shared(found: Sequence[Work], weights: dict[bytes, float]) -> numpy.ndarray:
-    """The weight of what each two share, as a matrix over students."""
+def _weight(count: int, n_students: int) -> float:
+    """What a shingle counts that so many students have."""
+    n = max(n_students, 2)
+    return min(1.0, math.log2(2 * n / count) / math.log2(n))
+
+
+def _shared(found: Sequence[Work]) -> numpy.ndarray:
+    """How many shingles each two share, as a matrix over students."""
     have = Counter(sha for one in found for sha in one.own)
     columns = {sha: number for number, sha in enumerate(sha for sha, count in have.items() if count > 1)}
     total = numpy.zeros((len(found), len(found)), dtype=numpy.float32)
     mine = [numpy.array([columns[sha] for sha in one.own if sha in columns], dtype=int) for one in found]
-    weight = numpy.array([weights[sha] for sha in columns], dtype=numpy.float32)
     for start in range(0, len(columns), _AT_A_TIME):
         there = numpy.zeros((len(found), min(_AT_A_TIME, len(columns) - start)), dtype=numpy.float32)
         for row, numbers in enumerate(mine):
             there[row, numbers[(numbers >= start) & (numbers < start + _AT_A_TIME)] - start] = 1
-        total += (there * weight[start : start + _AT_A_TIME]) @ there.T
+        total += there @ there.T
     return total
 
 
-def _pair(one: Work, other: Work, weights: dict[bytes, float], total: float, total_other: float) -> Pair | None:
+def _pair(
+    one: Work, other: Work, weights: dict[bytes, float], totals: tuple[float, float], least: float
+) -> Pair | None:
     """What two share; None where that is much in no cell of theirs, or little of what they have."""
     shared = one.own & other.own
     weight = sum(weights[sha] for sha in shared)
-    overlap = weight / min(total, total_other)
-    striking = _is_much(one, shared, weights) and _is_much(other, shared, weights)
+    overlap = weight / min(totals)
+    striking = all(_is_much(each, shared, weights, least) for each in (one, other))
     return Pair(one, other, overlap, weight, frozenset(shared)) if striking and overlap >= LEAST_OVERLAP else None
 
 
-def _is_much(one: Work, shared: set[bytes], weights: dict[bytes, float]) -> bool:
-    """Whether some cell of a student has more of what is shared than a short answer could."""
-    each = ((sum(weights[sha] for sha in {one.sha for one in part.own} & shared), part.least) for part in one.parts)
-    return any(weight > least for weight, least in each)
+def _is_much(one: Work, shared: set[bytes], weights: dict[bytes, float], least: float) -> bool:
+    """Whether some cell of a student has more of what is shared than a short answer could.
+
+    Where nearly the whole cell is shared, and no more than half of the class have it, it counts in full: what a group
+    hands round is no less striking for the group's size. What most have may have stood on a board.
+    """
+    for part in one.parts:
+        own = {each.sha for each in part.own}
+        both = own & shared
+        group = sum(weights[sha] >= least for sha in both)
+        if sum(weights[sha] for sha in both) > part.least or group > max(part.least, _WHOLE * len(own)):
+            return True
+    return False
