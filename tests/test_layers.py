@@ -19,7 +19,7 @@ LAYERS = (
     | {"lines", "waits", "cost", "presets", "states", "live", "lm", "activations"} | {"activations_hf"}
     | {"lm_sizes", "tape", "optimizers"},
     {"train", "precision", "resize", "compilation", "figure", "trace", "timing"}
-    | {"packing", "blocks", "balance"}
+    | {"packing", "blocks", "balance", "loading"}
     | {"launches", "handles", "tasks", "estimate", "traffic", "device_cuda", "opened", "device_thread"}
     | {"watcher", "sync"}
     | {"ranks", "aftermath", "workshop"},

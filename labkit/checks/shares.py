@@ -44,7 +44,7 @@ def _share(fn: Callable, n: int, rank: int, world_size: int, epoch: int, seed: i
 
     Those may have been thrown, as type checkers do; but of ranks that are apart, none may have set them alike.
     """
-    with _as_program(fn, rank, epoch):
+    with as_program(fn, rank, epoch):
         before = torch.get_rng_state()
         share = fn(n, rank, world_size, epoch, seed)
     if not isinstance(share, list) or not all(type(each) is int for each in share):
@@ -64,7 +64,7 @@ def _unshuffled(one: Sequence[list[int]], others: Sequence[Sequence[list[int]]])
 
 
 @contextmanager
-def _as_program(fn: Callable, rank: int, epoch: int) -> Iterator[None]:
+def as_program(fn: Callable, rank: int, epoch: int) -> Iterator[None]:
     """A block in which fn finds what differs between programs to be a rank's own: dice, process, hash of a text."""
     for sown in (torch.manual_seed, random.seed, np.random.seed):
         sown(100 * rank + epoch)
