@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from labkit import packing
+from labkit import balance, packing
 from labkit.checker import Exercise, exact
 from labkit.checks.fed import batch_cases, batches_found, drive_batches, drive_mask, mask_cases, row_cases, rows_found
 
@@ -146,6 +146,7 @@ EXERCISES = (
         reference=balanced_batches,
         compare=_cause(_BATCH_CAUSES, _WAITING),
         drive=drive_batches,
+        library=(balance.longest_first,),
         find=batches_found,
         points=4,
         hints=(
