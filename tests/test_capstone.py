@@ -2,7 +2,13 @@
 
 import ast
 import dataclasses
+import hashlib
 import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import capstone_toys as toys
 import numpy as np
@@ -141,10 +147,27 @@ def test_the_chance_of_so_many_or_more():
 def test_seconds_are_of_the_process_and_its_children(tmp_path):
     busy = "import time\nwhile time.process_time() < 0.5: pass\n"
     nested = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {busy!r}])"
-    ended = run_child([__import__("sys").executable, "-c", nested], folder=tmp_path, home=tmp_path / "h", limit_s=60)
+    ended = run_child([sys.executable, "-c", nested], folder=tmp_path, home=tmp_path / "h", limit_s=60)
     assert ended.cpu_s >= 0.5
     assert ended.wall_s >= 0.5
     assert (ended.why, ended.left) == ("", False)
+
+
+def test_an_interruption_ends_the_child_too(tmp_path):
+    child = "import os, pathlib, time; pathlib.Path('pid').write_text(str(os.getpid())); time.sleep(120)"
+    code = f"""
+import pathlib, sys
+from labkit.capstone.children import run_child
+here = pathlib.Path(sys.argv[1])
+run_child([sys.executable, "-c", {child!r}], folder=here, home=here / "h", limit_s=100)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stderr=subprocess.DEVNULL)
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        time.sleep(0.05)
+    parent.send_signal(signal.SIGINT)
+    assert parent.wait(timeout=60) != 0
+    stat = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_what_was_changed():
@@ -180,7 +203,7 @@ def test_the_courses_baseline_is_the_one_that_labkit_knows_and_takes_the_argumen
     from labkit.capstone.contest import baseline_script
 
     path = baseline_script()
-    assert __import__("hashlib").sha256(path.read_bytes()).hexdigest() == contest.BASELINE_SHA256
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == contest.BASELINE_SHA256
     for script in (path, waterfall.solution_script()):
         names = {node.name for node in ast.parse(script.read_text()).body if isinstance(node, ast.FunctionDef)}
         assert {"main", "predict"} <= names
