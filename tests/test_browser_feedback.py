@@ -16,7 +16,7 @@ MESSAGE = f"raised ValueError (case 1 of 5)\ncall   f(x={'9' * 300})\nerror  {EV
 STATUSES = ("ok", "wrong", "error", "timeout", "died", "missing", "not-attempted", "ungraded")
 SHOWN = {
     "class": {"For you to look at", "right", "not attempted", "student007"},
-    f"feedback/{HOSTILE}": {"A hint", "What your code printed", "raised an error \u00b7 0 of 3 points"},
+    f"feedback/{HOSTILE}": {"What your code printed, in the cases of class", "raised an error \u00b7 0 of 3 points"},
 }
 
 

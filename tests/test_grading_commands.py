@@ -40,6 +40,14 @@ def test_the_private_seed_is_the_same_each_time_and_another_for_another_key(tmp_
     assert grade.private_seed(made) != first
 
 
+def test_similar_says_that_an_instructors_notebook_is_no_lesson(labkit, tmp_path):
+    run = {"lesson": "hw1", "advisory": True, "title": "hw1", "submissions": str(tmp_path)}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    code, out, error = labkit("similar", tmp_path)
+    assert (code, out) == (2, "")
+    assert error.endswith("was graded by an instructor's notebook: labkit similar compares lessons alone.\n")
+
+
 @pytest.mark.skipif(bool(available()), reason=f"needs a sandbox: {available()}")
 @pytest.mark.slow
 def test_a_class_of_two(labkit, tmp_path):
@@ -49,7 +57,7 @@ def test_a_class_of_two(labkit, tmp_path):
     asked = ("grade", tmp_path / "in", "--lesson", "01", "--out", tmp_path / "out")
     code, out, _ = labkit(*asked)
     assert code == 0
-    assert out.startswith("2 students; 3 not-attempted, 3 ok\n")
+    assert out.startswith("2 students, 6 exercises of theirs: 3 not-attempted, 3 ok\n")
     code, out, _ = labkit(*asked, "--json")
     rows = [json.loads(line) for line in out.splitlines()]
     assert [(row["student"], row["status"]) for row in rows] == [("ann", "ok")] * 3 + [("bob", "not-attempted")] * 3

@@ -84,7 +84,7 @@ def test_the_end_says_what_came_of_it_and_what_to_look_at(tmp_path):
     tables.write(rows, "Lesson 01", tmp_path)
     review.keep(tmp_path, {"bob": ["Cells 3, 4 both define f."]})
     lines = console.ending(rows, tmp_path, kept=1)
-    assert lines[0] == "2 students; 2 ok, 1 ungraded, 1 wrong"
+    assert lines[0] == "2 students, 4 exercises of theirs: 2 ok, 1 ungraded, 1 wrong"
     assert lines[1:3] == ["1 of them as they were graded before.", "Points: median 3, highest 3 of 6."]
     assert "For you to look at:" in lines
     assert "      ann 1.2: The grader failed: X" in lines

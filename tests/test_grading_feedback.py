@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.checks import exercises
-from labkit.grading import feedback, page
+from labkit.grading import feedback, page, review
 
 LESSON = [one for one in exercises() if one.number.startswith("1.")]
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(1)">\'"&'
@@ -60,7 +60,7 @@ def test_a_page_says_points_status_message_and_a_hint_where_one_helps():
     html = student(row(), right, row(exercise="1.3", status="died"))
     assert "3 of 9 points" in html
     assert "1 of 3 exercises right" in html
-    assert html.count("A hint") == 1
+    assert html.count("A trap in this exercise") == 1
     assert "wrong result (case 1 of 5)" in html
     assert "ended its own process" in html
 
@@ -71,8 +71,24 @@ def test_a_page_shows_the_case_the_line_that_raised_and_what_was_printed():
     assert "<dt>call</dt><dd>f(x=1)</dd><dt>error</dt><dd>division by zero</dd>" in html
     assert "<p>raised ZeroDivisionError (case 1 of 5)\nand no label</p>" in html
     assert "<pre>&gt; 2      return 1 / 0</pre>" in html
-    assert "<summary>What your code printed</summary><pre>so far</pre>" in html
-    assert "printed</summary>" not in student(row(printed="\n"))
+    assert "<summary>What your code printed, in the cases of class</summary><pre>so far</pre>" in html
+    assert "What your code printed" not in student(row(printed="\n"))
+
+
+def test_points_set_by_hand_are_not_contradicted_by_the_verdict():
+    html = student(row(points=3, why="read by a person"))
+    assert "points set by hand · 3 of 3 points</p><p>read by a person</p>" in html
+    assert "not right yet" not in html
+    assert "1 of 1 point<" in student(row(points=1) | {"max_points": 1})
+
+
+def test_what_was_odd_about_a_notebook_reaches_its_student(tmp_path):
+    review.keep(tmp_path, {"ann": ["b.ipynb was graded; also handed in: a.ipynb."]})
+    feedback.write([row("ann"), row("bob")], LESSON, "Lesson 01", tmp_path)
+    pages = {name: (tmp_path / "feedback" / f"{name}.html").read_text() for name in ("ann", "bob")}
+    assert "b.ipynb was graded; also handed in: a.ipynb." in pages["ann"]
+    assert "also handed in" not in pages["bob"]
+    assert "1 several: several notebooks" in (tmp_path / "class.html").read_text()
 
 
 def test_what_lateness_takes_off_stands_apart():
@@ -93,8 +109,8 @@ def test_an_exercise_that_is_not_of_the_course_has_a_page_as_well():
 
 def test_what_was_measured_inside_is_marked():
     marked, plain = (feedback.student_page("ann", [row(inside=inside)], LESSON, "x") for inside in (True, False))
-    assert "own process" in marked
-    assert "own process" not in plain
+    assert "beside your own code" in marked
+    assert "beside your own code" not in plain
 
 
 @pytest.mark.parametrize("status", sorted(page.SAID))

@@ -99,8 +99,8 @@ def _students(students: Mapping[str, Sequence[Mapping]]) -> str:
     numbers = list(dict.fromkeys(row["exercise"] for mine in students.values() for row in mine))
     lines = []
     for student, mine in sorted(students.items()):
-        status = {row["exercise"]: row["status"] for row in mine}
-        cells = [SAID.get(status.get(number, ""), "") for number in numbers]
+        found = {row["exercise"]: "set by hand" if row.get("why") else SAID[row["status"]] for row in mine}
+        cells = [found.get(number, "") for number in numbers]
         late = total.late if (total := mine[0].get("total")) else ""
         points = f"{_total(mine)[0]:g}{f'<br><small>{text(late)}</small>' if late else ''}"
         lines.append([_link(student), points, *map(text, cells)])

@@ -75,15 +75,15 @@ def refuse(folder: Path, out: Path, lesson: str) -> None:
 def ending(rows: Sequence[Mapping], out: Path, kept: int) -> list[str]:
     """What came of it, a line each; kept: how many students were graded before."""
     counted = Counter(row["status"] for row in rows)
-    totals: Counter = Counter()
-    for row in rows:
-        totals[row["student"]] += row["points"]
-    most = sum({row["exercise"]: row["max_points"] for row in rows}.values())
-    lines = [f"{len(totals)} students; " + ", ".join(f"{counted[status]} {status}" for status in sorted(counted))]
+    found = tables.adjusted(out)
+    totals = tables.totals(found)
+    points, most = [one.points for one in totals.values()], max(one.max_points for one in totals.values())
+    said = ", ".join(f"{counted[status]} {status}" for status in sorted(counted))
+    lines = [f"{len(totals)} students, {len(rows)} exercises of theirs: {said}"]
     lines += [f"{kept} of them as they were graded before."] if kept else []
-    lines.append(f"Points: median {median(totals.values()):g}, highest {max(totals.values()):g} of {most:g}.")
+    lines.append(f"Points: median {median(points):g}, highest {max(points):g} of {most:g}.")
     lines += lateness.summary(out, set(totals))
-    if found := review.points(tables.adjusted(out), review.notes(out)):
-        lines += ["For you to look at:", *(f"  {line}" for line in review.summary(found))]
+    if eye := review.points(found, review.notes(out)):
+        lines += ["For you to look at:", *(f"  {line}" for line in review.summary(eye))]
     lines.append(f"wrote {out}/grades.csv, {out}/class.html and a page for each student in {out}/feedback/")
     return lines

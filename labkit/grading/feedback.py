@@ -9,9 +9,9 @@ from labkit.exercise import Exercise
 from labkit.grading import classroom, review
 from labkit.grading.page import SAID, kind, split, text, whole
 
-_INSIDE = "Some of this was measured in the notebook's own process."
+_INSIDE = "How it works was measured while it ran, beside your own code."
 _ADVISORY = "The tests ran beside the notebook's own code: the points are advisory."
-_HINTED = ("wrong", "error", "timeout", "memory", "output-limit")
+_RULE = "An exercise has all its points or none. A case that is shown is one that check shows in the notebook as well."
 _COMMAND = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")  # of a terminal: colours and the like
 
 
@@ -23,16 +23,25 @@ def write(rows: Sequence[Mapping], exercises: Sequence[Exercise], title: str, ou
         students.setdefault(row["student"], []).append(row)
     for stale in set(folder.glob("*.html")) - {folder / f"{student}.html" for student in students}:
         stale.unlink()  # of somebody who was graded here before
+    noted = review.notes(out)
     for student, mine in students.items():
-        build.write(folder / f"{student}.html", student_page(student, mine, exercises, title))
-    build.write(out / "class.html", classroom.page(rows, exercises, title, review.points(rows, review.notes(out))))
+        page = student_page(student, mine, exercises, title, noted.get(student, ()))
+        build.write(folder / f"{student}.html", page)
+    build.write(out / "class.html", classroom.page(rows, exercises, title, review.points(rows, noted)))
 
 
-def student_page(student: str, rows: Sequence[Mapping], exercises: Sequence[Exercise], title: str) -> str:
-    """One student's page: each exercise's points, what is wrong in a case of class, and the first hint."""
+def student_page(
+    student: str, rows: Sequence[Mapping], exercises: Sequence[Exercise], title: str, noted: Sequence[str] = ()
+) -> str:
+    """One student's page: each exercise's points, what is wrong in a case of class, and a trap that others met.
+
+    noted: what was odd about the notebook, such as which of two was graded.
+    """
     known = {one.number: one for one in exercises}
     parts = [f"<h1>{text(title)}</h1><p>{text(student)}: {_sum(rows)}</p>"]
+    parts += [f"<p>{text(said)}</p>" for said in noted]
     parts += [_exercise(row, known.get(row["exercise"])) for row in rows]
+    parts += [] if any(row.get("advisory") for row in rows) else [f"<p><small>{_RULE}</small></p>"]
     return whole(f"{title}: {student}", "".join(parts))
 
 
@@ -51,16 +60,18 @@ def _sum(rows: Sequence[Mapping]) -> str:
 
 def _exercise(row: Mapping, exercise: Exercise | None) -> str:
     """One exercise as a section; None for one that is not of the course."""
-    points = f"{row['points']:g} of {row['max_points']:g} points"
+    points = f"{row['points']:g} of {row['max_points']:g} point{'s' * (row['max_points'] != 1)}"
+    said = "points set by hand" if row.get("why") else SAID[row["status"]]
     parts = [f"<h2>{text(f'{exercise.number} · {exercise.name}' if exercise else row['exercise'])}</h2>"]
-    parts += [f'<p class="said">{text(SAID[row["status"]])} · {points}</p>', _message(row["message"])]
+    parts += [f'<p class="said">{text(said)} · {points}</p>', _message(row["message"])]
     parts += [f"<p>In your cell:</p><pre>{text(row['code'])}</pre>"] if row.get("code") else []
     if row.get("why"):
-        parts.append(f"<p>{text('Points set by hand: ' + row['why'])}</p>")
-    if exercise and exercise.hints and row["status"] in _HINTED:
-        parts.append(f"<details><summary>A hint</summary><p>{text(exercise.hints[0])}</p></details>")
+        parts.insert(2, f"<p>{text(row['why'])}</p>")
+    if exercise and exercise.hints and row["status"] == "wrong":
+        parts.append(f"<details><summary>A trap in this exercise</summary><p>{text(exercise.hints[0])}</p></details>")
     if printed := _plain(row.get("printed", "")):
-        parts.append(f"<details><summary>What your code printed</summary><pre>{text(printed)}</pre></details>")
+        told = "What your code printed, in the cases of class"
+        parts.append(f"<details><summary>{told}</summary><pre>{text(printed)}</pre></details>")
     parts += [f"<small>{_ADVISORY if row.get('advisory') else _INSIDE}</small>"] if row.get("inside") else []
     return f'<section class="{kind(row["status"])}">{"".join(parts)}</section>'
 

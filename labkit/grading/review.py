@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import build
+from labkit.grading import submission
 
 KINDS = {
     "ungraded": "not graded: a fault of the grader, which a regrade may mend",
     "tampered": "the process changed what reports to the grader",
     "unreadable": "no notebook that can be read",
     "manual": "for a person to grade: labkit override STUDENT ID POINTS --why TEXT --out DIR",
-    "near": "right on all cases of class and without points, or within a bar with the help of other processes",
+    "near": "nearly right, or right with help from outside the answer: points by hand may be fair",
+    "several": "several notebooks, of which one was graded: take the others away where it is the wrong one",
     "noted": "odd, and nothing was taken off for it",
 }
 """Each reason to look, the gravest first."""
@@ -42,7 +44,10 @@ def points(rows: Sequence[Mapping], noted: Mapping[str, Sequence[str]]) -> list[
             found.append(
                 Point(kind=why, student=row["student"], exercise="" if whole else row["exercise"], said=row["message"])
             )
-    found += [Point(kind="noted", student=who, exercise="", said=said) for who, all_ in noted.items() for said in all_]
+    for who, every in noted.items():
+        for said in every:
+            why = "several" if submission.SEVERAL in said else "noted"
+            found.append(Point(kind=why, student=who, exercise="", said=said))
     order = list(KINDS)
     return sorted(dict.fromkeys(found), key=lambda one: (order.index(one.kind), one.student, one.exercise))
 

@@ -18,6 +18,7 @@ from labkit.grading.release import Release, ReleasedCell
 from labkit.grading.source import names, sha256
 
 MAX_NOTEBOOKS = 20
+SEVERAL = "was graded; also handed in:"
 _MOST_NAMED = 10
 _COPIES = ".ipynb_checkpoints"
 
@@ -86,7 +87,7 @@ def read_folder(folder: Path, release: Release) -> Submission:
     each = [read(path, release) for path in paths[:MAX_NOTEBOOKS]]
     best = max(each, key=lambda one: (one.status == "ok", -len(one.missing) - len(one.untouched), -len(one.missing)))
     others = ", ".join(path.name for path in paths if path != best.path)
-    notes = (*best.notes, f"{best.path.name} was graded; also handed in: {others}.") if others else best.notes
+    notes = (*best.notes, f"{best.path.name} {SEVERAL} {others}.") if others else best.notes
     return Submission(**vars(best) | {"student": unicodedata.normalize("NFC", folder.name), "notes": notes})
 
 
