@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from labkit import course, repro
+from labkit.grading import policy
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -62,3 +63,11 @@ def test_variables_that_it_names_are_read():
     named = set(re.findall(r"LABKIT_[A-Z]+", README))
     assert {"LABKIT_BUDGET", "LABKIT_CACHE", "LABKIT_HOME", "LABKIT_DATA"} <= named
     assert all(f'"{name}"' in sources for name in named)
+
+
+def test_the_policy_of_the_example_is_one(tmp_path):
+    path = tmp_path / "course.toml"
+    path.write_text(re.search(r"```toml\n(.*?)```", README, re.DOTALL)[1])
+    terms = policy.load(path, "01_lr_warmup", ["1.1", "1.2", "1.3"])
+    assert (terms.worth, terms.percent_per_day, terms.weights) == (10, 10, {"1.2": 2})
+    assert terms.students["ann"].handed_in.hour == 20
