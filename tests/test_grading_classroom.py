@@ -59,3 +59,13 @@ def test_many_points_of_a_kind_are_folded():
     html = page(*(row(str(i), status="ungraded") for i in range(30)))
     assert "<details><summary>30 ungraded" in html
     assert "<details open><summary>1 ungraded" in page(row(status="ungraded"))
+
+
+def test_of_many_ways_to_be_wrong_the_commonest_are_shown_first():
+    n = classroom._MOST_KINDS + 2
+    said = [f"way {way}" for way in range(n) for _ in range(way + 1)]
+    html = page(*(row(str(i), message=each) for i, each in enumerate(said)))
+    at = [html.find(f"<td>way {way}.</td>") for way in reversed(range(n))]
+    assert at[: n - 2] == sorted(at[: n - 2])
+    assert at[0] > 0
+    assert at[n - 2 :] == [-1, -1]

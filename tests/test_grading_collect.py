@@ -4,9 +4,11 @@ import contextlib
 import io
 import json
 import os
+import re
 import stat
 import unicodedata
 import zipfile
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -368,6 +370,27 @@ def test_names_in_utf_8_that_is_not_marked_are_read(tmp_path, out):
     assert [one.student for one in collect.collect(path, out)] == ["josé"]
 
 
+def misnamed(data):
+    """A zip whose name `jos\xe9` is said to be UTF-8 and is not."""
+    return data.replace("jos\u00e9".encode(), b"jose\xe9")
+
+
+@pytest.mark.parametrize("name", ["jos\u00e9/a.ipynb", "ada/jos\u00e9.ipynb"])
+def test_a_name_that_is_not_the_utf_8_it_says_costs_that_entry_alone(tmp_path, out, name):
+    (tmp_path / "m.zip").write_bytes(misnamed(inner({"ada/a.ipynb": BOOK, name: BOOK, "bob/b.ipynb": BOOK})))
+    found = collect.collect(tmp_path / "m.zip", out)
+    both = {"ada": ("collected", ("a.ipynb",)), "bob": ("collected", ("b.ipynb",))}
+    assert {who: what for who, what in by_student(found).items() if what[1]} == both
+    assert "has signs in its name that nobody can see" in " ".join(said for one in found for said in one.sentences)
+
+
+def test_such_a_name_in_a_zip_in_an_upload_costs_that_entry_alone(folder, out):
+    hers = misnamed(inner({"jos\u00e9.ipynb": BOOK, "a.ipynb": BOOK}))
+    found = collect.collect(folder({"ada/hw.zip": hers}), out)
+    assert by_student(found) == {"ada": ("collected", ("a.ipynb",))}
+    assert "nobody can see" in said(found, "ada")
+
+
 def cleared(data):
     """A zip without the flag that says its names are UTF-8."""
     data = bytearray(data)
@@ -580,6 +603,8 @@ def test_rosters_as_every_spreadsheet_writes_them(tmp_path, encoding, separator)
         *(("", "no column of ids"), ("colour,size\n1,2", "it has colour, size"), ("id,name\n", "names no student")),
         *(("id\na\nA\n", "line 3: 'A' is there before, as 'a'"), ("id\n../x\n", "line 2: '../x' is no id")),
         *(("id,name\na,A\n,B\n", "line 3: '' is no id"), ("id\n.ssh\n", "no id"), ("id\nnul\n", "no id")),
+        *(("id,id\n1,9\n", "more than one column 'id'"), ("sep=;\nid;a\n../x;1\n", "line 3: '../x' is no id")),
+        *(("id\n1.23457E+11\n", "line 2: '1.23457E+11' is a number that a"), ('id;a\n"1,2E+11";\n', "has cut short")),
         *((f"id\n{'x' * 300}\n", "at most 100 bytes"), ('id\n"' + "x" * 200_000 + '"', "field larger")),
     ],
 )
@@ -591,11 +616,31 @@ def test_what_is_wrong_with_a_roster_is_one_sentence(tmp_path, text, says):
     assert says in str(raised.value)
     with pytest.raises(CourseError, match="none.csv is not there"):
         roster.load(tmp_path / "none.csv")
+    with pytest.raises(CourseError, match="cannot be read as a roster: Is a directory"):
+        roster.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('sep=;\n"Last, First";id\n"Lovelace, Ada";a1\n', '"Last, First";id\n"Lovelace, Ada";a1\n'),
+        *('"Last, First, Middle";id\nx;a1\n', 'sep=,\r\n"Last; First; Middle",id\r\nx,a1\r\n', 'id,"a;b;c"\na1,x\n'),
+    ],
+)
+def test_what_separates_headings_is_told_from_what_stands_in_them(tmp_path, text):
+    (tmp_path / "r.csv").write_bytes(text.encode())
+    assert [one.id for one in roster.load(tmp_path / "r.csv").students] == ["a1"]
 
 
 def test_a_row_knows_its_columns():
     (ada,) = students("id|Late days|section", "a1|2|B").students
     assert ada.row == {"id": "a1", "late days": "2", "section": "B"}
+
+
+def test_a_line_of_gradescopes_table_ends_where_yaml_ends_it():
+    text = "s1:\n  :submitters:\n  - :name: Ada\x85s2:\u2028  :submitters:\u2028  - :sid: eve\n    :sid: a1\r\n"
+    (made,) = layouts.gradescope(text).values()
+    assert made.submitters[0][0] == "a1"
 
 
 def test_gradescopes_table_may_hold_anything():
@@ -644,6 +689,13 @@ def test_gradescope_says_when(zipped, out):
     assert found == {"a1": "2026-01-01T10:00:00+00:00", "b2": when, "cy@x.org": when}
     known = handins.of_class(out, None)
     assert known["a1"].at.isoformat() == found["a1"]
+
+
+def test_of_several_files_the_last_says_when(out):
+    at = [datetime(2027, 3, day, tzinfo=timezone.utc) for day in (1, 3, 2)]
+    owners = [layouts.Owner(mark="a1", keys=("a1",), file=f"{day}.ipynb", handed_in=day) for day in at]
+    work = collect._Collection(out, re.compile(".*"), None)
+    assert work._when("a1", owners)["handed_in"] == at[1].isoformat()
 
 
 def test_gradescopes_scores_say_when_and_how_late(folder, out):
@@ -718,6 +770,14 @@ def test_a_bomb_in_an_archive_costs_its_sender_only(zipped, out, monkeypatch):
     assert said(found, "ada").startswith("ada/hw.zip: a.ipynb is larger than 1 MB.")
     assert "cy/hw.zip holds more than 1000 files." in said(found, "cy")
     assert said(found, "dan").count("is larger than") == 2  # archives beyond what is held of one student
+
+
+def test_of_archives_no_more_is_held_than_there_is_room_for(zipped, out, monkeypatch):
+    monkeypatch.setattr(collect, "MAX_STUDENT_BYTES", 2_000_000)
+    hers = {f"{n}.zip": inner({f"{n}.ipynb": BOOK, "noise": os.urandom(900_000)}) for n in range(4)}
+    found = collect.collect(zipped({f"ada/{name}": data for name, data in hers.items()}), out)
+    assert by_student(found) == {"ada": ("collected", ("0.ipynb", "1.ipynb"))}
+    assert said(found, "ada").count("is larger than") == 2
 
 
 @pytest.mark.parametrize("moment", range(6))

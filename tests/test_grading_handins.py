@@ -40,6 +40,7 @@ def test_a_row_of_gradescopes_scores():
     row = {"sid": "a1", "submission time": "2027-03-01 04:00:30 -0800", "lateness (h:m:s)": "01:00:00"}
     assert handins.of_row(row) == Handin(late=True, at=NOON, late_s=3600)
     assert handins.of_row({"sid": "a1", "submission time": "", "lateness (h:m:s)": ""}) == Handin()
+    assert handins.of_row({"lateness": "02:00:00", "lateness (h:m:s)": "01:00:00"}).late_s == 3600  # Gradescope's own
 
 
 def known(tmp_path, students, **more):

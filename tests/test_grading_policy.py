@@ -33,6 +33,9 @@ steps = [{after_hours = 24, percent = 30}, {after_hours = 0, percent = 10}]
 """
 
 
+_STEP = "{{after_hours = {}, percent = {}}}"
+
+
 def loaded(tmp_path, text, lesson="01_lr_warmup"):
     path = tmp_path / "course.toml"
     path.write_text(text, encoding="utf-8")
@@ -97,6 +100,16 @@ def test_steps(late_h, percent):
             "percent = -1",
         ),
         ("[late]\nsteps = [{hours = 0, percent = 10}]\n", 2, "steps is a list such as"),
+        (
+            f"[late]\nsteps = [{_STEP.format(0, 50)}, {_STEP.format(24, 10)}]\n",
+            2,
+            "50 % after 0 hours and 10 % after 24",
+        ),
+        (f"[late]\nsteps = [{_STEP.format(5, 10)}, {_STEP.format(5, 20)}]\n", 2, "give each step once"),
+        ('[lessons.01]\nworth = 1\n[lessons."01_lr_warmup"]\nworth = 2\n', 3, "is there before, as '01'"),
+        ("[lessons.02]\nworth = 1\n[lessons.2]\nworth = 2\n", 3, "'2' is there before, as '02'"),
+        ("[late.students.Ann]\nexcused = true\n[late.students.ann]\n", 3, "'ann' is there before, as 'Ann'"),
+        ("[lessons.01.students]\nAnn = {excused = true}\n'ann ' = {}\n", 3, "'ann ' is there before, as 'Ann'"),
     ],
 )
 def test_what_is_wrong_is_a_sentence_with_its_line(tmp_path, text, line, says):
@@ -142,3 +155,8 @@ def test_it_is_found_beside_the_roster_where_none_is_named(tmp_path):
     (tmp_path / "course.toml").touch()
     assert policy.find(None, roster) == tmp_path / "course.toml"
     assert policy.find(tmp_path / "other.toml", roster) == tmp_path / "other.toml"
+
+
+def test_steps_that_fall_cost_no_less_for_being_later():
+    terms = Terms(steps=((0, 50), (24, 10)))
+    assert [terms.percent_off(late_h * 3600) for late_h in (1, 25)] == [50, 50]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from labkit.course import CourseError
-from labkit.grading import gradebook, roster, tables
+from labkit.grading import gradebook, page, roster, tables
 
 
 def row(student, exercise, points, status="ok"):
@@ -31,6 +31,20 @@ def grades(graded):
 
 def test_grades_are_a_line_a_student_by_name(graded):
     assert grades(graded) == "student,1.1,1.2,points,max_points\n'=bob,0,3,3,6\nann,3,0,3,6\n"
+
+
+@pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\t", "\r"])
+def test_no_spreadsheet_takes_a_name_for_a_formula(sign):
+    assert tables.harmless(f"{sign}1+1") == f"'{sign}1+1"
+    assert tables.harmless(f"a{sign}") == f"a{sign}"
+
+
+@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\r"])
+def test_what_else_ends_a_line_somewhere_costs_no_results(tmp_path, sign):
+    rows = [row(f"a{sign}n", "1.1", 3) | {"message": f"raised{sign}likely  forged"}, row("bob", "1.1", 3)]
+    tables.write(rows, "Lesson 01", tmp_path)
+    assert tables.results(tmp_path) == rows
+    assert page.split(f"it printed a\nreturned  b{sign}likely  forged")[1][-1][0] == "returned"
 
 
 def test_points_set_by_hand_are_kept_apart_and_survive_a_regrade(graded):
@@ -101,6 +115,34 @@ def test_canvas_gets_its_own_columns_its_row_of_maxima_and_those_who_were_graded
     assert lines[3:] == [["Builder, Bob", "18", "s18", "=bob", "One", "3"]]
 
 
+def test_an_id_is_found_however_it_is_written(graded):
+    ids = ("ANN", " =Bob")
+    known = roster.Roster(tuple(roster.Student(id=one, row={"student": one, "id": one}) for one in ids))
+    assert [line[-1] for line in exported(graded, "canvas", roster=known)[2:]] == ["3", "3"]
+
+
+def test_two_folders_of_one_id_go_to_no_grade_book(graded):
+    tables.write([row("ann", "1.1", 3), row("Ann", "1.1", 0)], "Lesson 01", graded)
+    with pytest.raises(CourseError, match="are one id to a grade book"):
+        exported(graded, "canvas", roster=students(graded, CANVAS))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("results.jsonl", "Results.jsonl", "overrides.json", "grades.csv", "run.json", "policy.json", "notes.json"),
+        *("class.html", "similar.html", "kept/x.json", "feedback/ann.html", "feedback", "."),
+    ],
+)
+def test_what_labkit_wrote_is_not_overwritten(graded, name):
+    before = (graded / "results.jsonl").read_text()
+    (graded / "link").symlink_to(graded / name)
+    for to in (graded / name, graded / "link"):
+        with pytest.raises(CourseError, match="give --file another name"):
+            gradebook.export(graded, "csv", to, "Lesson 01")
+    assert (graded / "results.jsonl").read_text() == before
+
+
 def test_moodle_gets_identifier_name_and_grade(graded):
     known = students(graded, MOODLE)
     by_mail = roster.Roster(tuple(roster.Student(id=one.row["email address"], row=one.row) for one in known.students))
@@ -148,3 +190,19 @@ def test_the_commands_say_what_they_did(labkit, graded):
     code, out, error = labkit("override", "eve", "1.2", "2", "--why", "x", "--out", graded)
     assert (code, out) == (2, "")
     assert "has no student 'eve'" in error
+
+
+def test_what_waits_for_a_person_is_empty_and_is_told(labkit, graded):
+    rows = [row("ann", "1.1", 3), row("ann", "1.2", 0, "manual"), row("bob", "1.1", 0, "ungraded")]
+    tables.write([*rows, row("bob", "1.2", 0, "manual")], "Lesson 01", graded)
+    assert grades(graded) == "student,1.1,1.2,points,max_points\nann,3,,3,6\nbob,,,0,6\n"
+    known = students(graded, CANVAS.replace("=bob", "bob").replace("17,s17,ann", "ann,s17,x").replace("18,", "bob,"))
+    tables.override(graded, "ann", "1.2", 0, "Nothing was written.")
+    assert [line[-1] for line in exported(graded, "canvas", roster=known)[2:]] == ["3", ""]
+    code, out, _ = labkit("export", graded, "--to", "gradescope", "--file", graded / "scope")
+    assert (code, out.splitlines()[-1]) == (
+        0,
+        "2 exercises of 1 student are still to be graded by hand. Their cells are empty.",
+    )
+    tests = json.loads((graded / "scope" / "bob" / "results.json").read_text())["tests"]
+    assert [test.get("score") for test in tests] == [None, None]

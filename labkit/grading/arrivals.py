@@ -1,7 +1,9 @@
 """What was handed in, as a folder or a zip holds it: entries that are looked at before a byte of them is read."""
 
+import io
 import os
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ from labkit.course import CourseError
 MAX_ENTRIES = 200_000
 _MAX_DEPTH = 12
 _UTF8_NAME = 0x800
+_DIRECTORY, _HEAD_BYTES, _NOBODYS = b"PK\x01\x02", 46, 0x1A  # of an entry of a zip's directory, without its name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,41 @@ def _from_disk(root: Path, path: Path, why: str = "") -> Entry:
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     opened = lambda: os.fdopen(os.open(path, flags), "rb")
     return Entry(name=name, parts=parts, n_bytes=size, fault=why or odd or kind, open=opened)
+
+
+class Zipped(io.BufferedReader):
+    """A zip's bytes of which, until it is open, names that are not the UTF-8 they say are made names of nobody.
+
+    Python's zipfile would refuse the whole archive for one. Each byte beyond ASCII becomes a sign that `split` refuses.
+    """
+
+    opening = True
+
+    def read(self, size: int | None = -1) -> bytes:
+        """As of any file; the directory of a zip is read at once."""
+        data = super().read(size)
+        return _mended(bytearray(data)) if self.opening and data.startswith(_DIRECTORY) else data
+
+
+def _mended(data: bytearray) -> bytes:
+    """A zip's directory with names that can be read."""
+    at = 0
+    while data.startswith(_DIRECTORY, at) and at + _HEAD_BYTES <= len(data):
+        flags, lengths = struct.unpack_from("<H", data, at + 8)[0], struct.unpack_from("<3H", data, at + 28)
+        name = slice(at + _HEAD_BYTES, at + _HEAD_BYTES + lengths[0])
+        try:
+            data[name].decode("utf-8" if flags & _UTF8_NAME else "latin-1")
+        except UnicodeDecodeError:
+            data[name] = bytes(byte if byte < 0x80 else _NOBODYS for byte in data[name])
+        at += _HEAD_BYTES + sum(lengths)
+    return bytes(data)
+
+
+def archive(file: Zipped) -> zipfile.ZipFile:
+    """Such bytes as an archive. BadZipFile, ValueError, NotImplementedError: they are none."""
+    made = zipfile.ZipFile(file)
+    file.opening = False
+    return made
 
 
 def in_zip(path: Path, archive: zipfile.ZipFile) -> list[Entry]:

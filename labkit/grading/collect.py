@@ -125,12 +125,13 @@ def _entries(source: Path) -> Iterator[list[Entry]]:
     elif _NOTEBOOK.fullmatch(source.name):
         yield arrivals.one_file(source)
     else:
-        try:
-            archive = zipfile.ZipFile(source)
-        except (zipfile.BadZipFile, ValueError, NotImplementedError):
-            raise CourseError(f"{source} is no zip: give a folder, a zip or a notebook.") from None
-        with archive:
-            yield arrivals.in_zip(source, archive)
+        with arrivals.Zipped(open(source, "rb", buffering=0)) as file:
+            try:
+                archive = arrivals.archive(file)
+            except (zipfile.BadZipFile, ValueError, NotImplementedError):
+                raise CourseError(f"{source} is no zip: give a folder, a zip or a notebook.") from None
+            with archive:
+                yield arrivals.in_zip(source, archive)
 
 
 def _file_name(name: str) -> str:

@@ -8,7 +8,7 @@ from labkit import build
 from labkit.course import CourseError
 from labkit.grading import lateness, tables
 from labkit.grading.lateness import Total
-from labkit.grading.roster import Roster
+from labkit.grading.roster import Roster, identity
 
 FORMS = ("csv", "canvas", "moodle", "gradescope")
 _CANVAS = {"student": "Student", "id": "ID", "sis user id": "SIS User ID", "sis login id": "SIS Login ID"}
@@ -28,12 +28,23 @@ def export(out: Path, form: str, to: Path, title: str, roster: Roster | None = N
     if form not in FORMS:
         raise CourseError(f"There is no form {form!r}: {', '.join(FORMS)}.")
     rows = tables.adjusted(out)
+    if is_ours(to, out):
+        raise CourseError(f"{to} is where labkit grade keeps what it found: give --file another name.")
     if form == "gradescope":
         return [_gradescope(student, total, rows, to) for student, total in tables.totals(rows).items()]
     policy = lateness.load(out) is not None
     text = tables.as_csv(rows, policy) if form == "csv" else _table(rows, form, title, roster)
     build.write(to, text)
     return [to]
+
+
+def is_ours(to: Path, out: Path) -> bool:
+    """Whether a path is that of a graded class, or of what labkit has written there."""
+    path, home = to.resolve(), out.resolve()
+    ours = {"results.jsonl", "overrides.json", "grades.csv", "class.html", "feedback", "run.json", "kept"}
+    ours |= {lateness.FILE, "notes.json", "similar.html"}
+    same = [path, *path.parents]
+    return path == home or any(each.parent == home and each.name.casefold() in ours for each in same)
 
 
 def _table(rows: Sequence[dict], form: str, title: str, roster: Roster | None) -> str:
@@ -44,16 +55,21 @@ def _table(rows: Sequence[dict], form: str, title: str, roster: Roster | None) -
     columns = [name for name in known if any(name in student.row for student in roster.students)]
     if not columns:
         raise CourseError(f"The roster has none of {form.capitalize()}'s columns: {', '.join(known.values())}.")
-    totals = tables.totals(rows)
+    totals = {identity(student): total for student, total in tables.totals(rows).items()}
+    graded = {identity(row["student"]): row["student"] for row in rows}
+    if twice := sorted({row["student"] for row in rows} - set(graded.values())):
+        alike = graded[identity(twice[0])]
+        raise CourseError(f"{twice[0]} and {alike} are one id to a grade book, and two folders were graded.")
+    open_ = {identity(row["student"]) for row in rows if tables.waits(row)}
     lines = [[*(known[name] for name in columns), title]]
     if form == "canvas":  # its row of maxima
         most = next(iter(totals.values())).max_grade if totals else 0
         lines.append(["    Points Possible", *[""] * (len(columns) - 1), most])
     for student in roster.students:
-        if student.id in totals:
+        if total := totals.get(identity(student.id)):
             who = [student.row.get(name, "") for name in columns]  # to the letter: by these it finds its students
-            lines.append([*who, totals[student.id].grade])
-    if missing := sorted(set(totals) - {student.id for student in roster.students}):
+            lines.append([*who, "" if identity(student.id) in open_ else total.grade])
+    if missing := sorted(graded[who] for who in totals.keys() - {identity(one.id) for one in roster.students}):
         raise CourseError(f"The roster has no {', '.join(missing[:5])}{' and others' if len(missing) > 5 else ''}.")
     return tables.lined(lines)
 
@@ -64,7 +80,7 @@ def _gradescope(student: str, total: Total, rows: Sequence[dict], to: Path) -> P
         {
             "number": row["exercise"],
             "name": f"Exercise {row['exercise']}",
-            "score": row["points"],
+            **({} if tables.waits(row) else {"score": row["points"]}),
             "max_score": row["max_points"],
             "output": "\n".join(filter(None, [row["message"], row.get("why", "")])),
         }

@@ -91,7 +91,7 @@ def gradescope(text: str) -> dict[str, Handed]:
     found: dict[str, list[dict[str, str]]] = {}
     times: dict[str, datetime | None] = {}
     name, folder, section = "", None, ""
-    for line in text.splitlines():
+    for line in text.replace("\r\n", "\n").split("\n"):  # a name may hold what else splitlines() ends a line at
         if head := re.fullmatch(r"([\w.-]+):\s*", line):
             name, section = head[1], ""
             folder = found.setdefault(name, [])

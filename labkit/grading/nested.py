@@ -55,7 +55,7 @@ def _inside(entry: Entry, room: Room) -> list[Entry]:
     data = entry.read(room.left_bytes)
     room.left_bytes -= len(data)
     try:
-        archive = zipfile.ZipFile(io.BytesIO(data))
+        archive = arrivals.archive(arrivals.Zipped(io.BytesIO(data)))
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OverflowError):
         raise ValueError("is no zip that can be opened") from None
     if len(archive.infolist()) > MAX_ENTRIES:

@@ -75,7 +75,7 @@ def text(said: str) -> str:
 def split(message: str) -> tuple[str, list[tuple[str, str]]]:
     """A verdict's message as its headline and its labelled lines; a line without a label belongs to the headline."""
     heads, lines = [], []
-    for line in message.splitlines():
+    for line in message.split("\n"):
         found = _LABELLED.fullmatch(line) if heads else None
         lines += [(found[1], found[2])] if found else []
         heads += [] if found else [line]

@@ -143,13 +143,14 @@ def _terms(said: Mapping[str, Any], lesson: str, exercises: Collection[str]) -> 
     """What holds for a lesson; every other lesson is read as well, so that its mistakes are found today."""
     _known(said, (), {"late", "lessons"})
     late = _late(_table(said.get("late", {}), ("late",)), ("late",), set())
-    found = late
+    found, seen = late, {}
     for key, each in _table(said.get("lessons", {}), ("lessons",)).items():
         at = ("lessons", key)
         try:
             name = lesson if key == lesson else course.find(key).name  # a notebook of another's making has its own name
         except CourseError as error:
             raise _Fault(at, str(error)) from None
+        _once(seen, name, at)
         mine = _late(_table(each, at), at, {"due", "worth", "weights"})
         if name == lesson:
             _known(mine.get("weights", {}), (*at, "weights"), set(exercises))
@@ -176,9 +177,20 @@ def _late(said: Mapping[str, Any], at: tuple[str, ...], more: set[str]) -> dict[
     if "steps" in said:
         found["steps"] = _steps(said["steps"], (*at, "steps"))
     if "students" in said:
-        students = _table(said["students"], (*at, "students")).items()
-        found["students"] = {identity(key): _student(value, (*at, "students", key)) for key, value in students}
+        students, seen = _table(said["students"], (*at, "students")), {}
+        for key in students:
+            _once(seen, identity(key), (*at, "students", key))
+        found["students"] = {
+            identity(key): _student(value, (*at, "students", key)) for key, value in students.items()
+        }  # fmt: skip
     return found
+
+
+def _once(seen: dict[str, str], what: str, at: tuple[str, ...]) -> None:
+    """Note what a key names. _Fault: another key names the same, and nobody could tell which of them holds."""
+    if what in seen:
+        raise _Fault(at, f"{at[-1]!r} is there before, as {seen[what]!r}.")
+    seen[what] = at[-1]
 
 
 def _student(said: Any, at: tuple[str, ...]) -> dict[str, Any]:
@@ -207,7 +219,12 @@ def _steps(said: Any, at: tuple[str, ...]) -> tuple[tuple[float, float], ...]:
             raise _Fault(at, wanted)
         for key, value in one.items():
             _value(key, value, at)
-    return tuple(sorted((one["after_hours"], one["percent"]) for one in said))
+    steps = sorted((one["after_hours"], one["percent"]) for one in said)
+    for (hours, percent), (later, less) in itertools.pairwise(steps):
+        if later == hours or less < percent:
+            told = f"{percent:g} % after {hours:g} hours and {less:g} % after {later:g}"
+            raise _Fault(at, f"{told}: give each step once, and no less for what is later.")
+    return tuple(steps)
 
 
 def _table(said: Any, at: tuple[str, ...]) -> Mapping[str, Any]:

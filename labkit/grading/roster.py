@@ -19,6 +19,8 @@ MAX_ID_BYTES = 100
 _ID_COLUMNS = ("student_id", "id", "sid", "username", "login", "id number", "student id", "student", "email")
 _ID_COLUMNS += ("email address", "identifier")
 _TELLING = re.compile(r"\b(id|sid|name|email|e-mail|login|user|username|student|surname|identifier|number)\b")
+_SEPARATOR = re.compile(r"sep=([,;\t])\r?\n", re.IGNORECASE)
+_SHORTENED = re.compile(r"\d([.,]\d+)?E\+\d+")  # 1.23457E+11, of which nobody can tell what it was
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
 
 
@@ -73,11 +75,16 @@ def load(path: Path) -> Roster:
     if not columns:
         there = ", ".join(filter(None, headings)) or "no row"
         raise CourseError(f"{path} has no column of ids, such as {_ID_COLUMNS[0]} or email: it has {there[:200]}.")
+    if twice := [name for name in columns if headings.count(name) > 1]:
+        raise CourseError(f"{path} has more than one column {twice[0]!r}: leave the one that holds the ids.")
     students: dict[str, Student] = {}
     for row, line in zip(rows, lines, strict=True):
         student_id = unicodedata.normalize("NFC", row[columns[0]])
         if not student_id and (not any(row.values()) or "points possible" in " ".join(row.values()).lower()):
             continue  # Canvas puts a row of maxima below the headings
+        if _SHORTENED.fullmatch(student_id):
+            told = "is a number that a spreadsheet has cut short: make the column text there, and export again"
+            raise CourseError(f"{path}, line {line}: {student_id!r} {told}.")
         if why := fault(student_id):
             raise CourseError(f"{path}, line {line}: {student_id[:40]!r} is no id of a student: {why}.")
         if known := students.get(identity(student_id)):
@@ -96,15 +103,25 @@ def _rows(path: Path) -> tuple[list[str], list[dict[str, str]], list[int]]:
         text = _decoded(path.read_bytes())
     except FileNotFoundError:
         raise CourseError(f"{path} is not there.") from None
-    head = text.split("\n", 1)[0]
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count))
+    except OSError as error:
+        raise CourseError(f"{path} cannot be read as a roster: {error.strerror}.") from None
+    told = _SEPARATOR.match(text)  # Excel's own first line
+    text = text[told.end() :] if told else text
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=told[1] if told else _separator(text))
+    above = 1 if told else 0
     try:
         headings = [identity(name) for name in next(reader, [])]
         found = [(dict(zip(headings, map(str.strip, row), strict=False)), reader.line_num) for row in reader if row]
     except csv.Error as error:
-        raise CourseError(f"{path}, line {reader.line_num}: {error}.") from None
+        raise CourseError(f"{path}, line {reader.line_num + above}: {error}.") from None
     rows = [{name: row.get(name, "") for name in headings} for row, _ in found]
-    return headings, rows, [line for _, line in found]
+    return headings, rows, [line + above for _, line in found]
+
+
+def _separator(text: str) -> str:
+    """The sign that stands most often between headings: one within quotes separates nothing."""
+    head = re.sub(r'"[^"]*"', "", text).split("\n", 1)[0]
+    return max(",;\t", key=head.count)
 
 
 def _decoded(data: bytes) -> str:

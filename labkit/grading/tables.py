@@ -8,7 +8,7 @@ leaves the others.
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -36,7 +36,8 @@ def results(out: Path) -> list[dict]:
     path = out / "results.jsonl"
     if not path.is_file():
         raise CourseError(f"{out} holds no results.jsonl: it is what labkit grade writes.")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = path.read_text(encoding="utf-8").split("\n")  # splitlines() would also end a line within what is quoted
+    return [json.loads(line) for line in lines if line]
 
 
 def adjusted(out: Path) -> list[dict]:
@@ -91,20 +92,36 @@ def as_csv(rows: Sequence[dict], policy: bool) -> str:
     """grades.csv: a line a student, a column an exercise, in the lesson's order, then points, and most that there are.
 
     policy: what a policy takes off and makes of the points has columns too, beside them; lateness in hours, `?` where
-    it is not known.
+    it is not known. What waits for a person is empty, and so is the grade then; the points are those so far.
     """
     numbers = list(dict.fromkeys(row["exercise"] for row in rows))
     advisory = {row["exercise"] for row in rows if row.get("advisory")}
     heads = [f"{number} (advisory)" if number in advisory else number for number in numbers]
-    points = {(row["student"], row["exercise"]): row["points"] for row in rows}
+    points = {(row["student"], row["exercise"]): "" if waits(row) else row["points"] for row in rows}
+    open_ = {row["student"] for row in rows if waits(row)}
     more = ["late_hours", "deduction", "grade", "max_grade"] if policy else []
     lines = [["student", *heads, "points", "max_points", *more]]
     for student, total in totals(rows).items():
         hours = "?" if total.late_s is None else lateness.number(total.late_s / 3600)
-        more = [hours, total.deduction, total.grade, total.max_grade] if policy else []
+        grade = "" if student in open_ else total.grade
+        more = [hours, total.deduction, grade, total.max_grade] if policy else []
         mine = [points[student, number] for number in numbers]
         lines.append([harmless(student), *mine, total.points, total.max_points, *more])
     return lined(lines)
+
+
+def waits(row: Mapping) -> bool:
+    """Whether a row of `adjusted` has no points yet: a person is to grade it, or the grader failed."""
+    return row["status"] in ("manual", "ungraded") and not row.get("why")
+
+
+def still_open(rows: Sequence[Mapping]) -> str:
+    """How many exercises have no points yet, as a sentence; empty where there is none."""
+    found = [row["student"] for row in rows if waits(row)]
+    exercises = f"{len(found)} exercise{'s' * (len(found) != 1)}"
+    students = f"{len(set(found))} student{'s' * (len(set(found)) != 1)}"
+    are = "is" if len(found) == 1 else "are"
+    return f"{exercises} of {students} {are} still to be graded by hand." if found else ""
 
 
 def lined(lines: Sequence[Sequence]) -> str:
