@@ -1,5 +1,8 @@
 """Padded, bucketed and packed batches: the same documents, the same loss of each, fewer places."""
 
+from statistics import median
+from time import process_time
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -127,6 +130,52 @@ def test_packing_wastes_far_fewer_places_than_padding(texts):
     batches = [packing.lay_out(texts, rows) for rows in plan]
     places = sum(batch.tokens.numel() for batch in batches)
     assert packing.wasted(lengths, plan) == pytest.approx(1 - sum(batch.useful for batch in batches) / places)
+
+
+def _useful_per_s(model, optimizer, texts: list[Tensor], rows_of_batches: packing.Plan) -> float:
+    """Tokens of documents that a second of the processor trains on."""
+    useful, begun_s = 0, process_time()
+    for rows in rows_of_batches:
+        batch = packing.lay_out(texts, rows)
+        optimizer.zero_grad()
+        packing.token_loss(packing.logits_of(model, batch), batch).backward()
+        optimizer.step()
+        useful += batch.useful
+    return useful / (process_time() - begun_s)
+
+
+@pytest.fixture
+def one_thread():
+    """The processor's time is then that of the work alone."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+def test_packing_trains_on_twice_the_useful_tokens_a_second_at_the_same_loss_of_each_document():
+    texts = packing.cut(docs.documents("train"), 1024)
+    lengths = packing.lengths_of(texts)
+    padded, packed = packing.padded(lengths, 32, 0), packing.packed(lengths, 4, 0, 1024)
+    torch.manual_seed(0)
+    model = models.gpt(vocab=96, context=1024, layers=2)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    rates = [
+        (
+            _useful_per_s(model, optimizer, texts, padded[at : at + 1]),
+            _useful_per_s(model, optimizer, texts, packed[4 * at : 4 * at + 4]),
+        )
+        for at in range(6)
+    ]
+    assert median(in_rows / alone for alone, in_rows in rates[1:]) >= 2
+    some = texts[:60]
+    each = [
+        packing.losses(model, some, plan)
+        for plan in (packing.padded(lengths[:60], 16, 0), packing.packed(lengths[:60], 4, 0, 1024))
+    ]
+    assert each[0] == pytest.approx(each[1], abs=1e-5)
 
 
 def test_a_pool_of_one_batch_is_plain_padding():
