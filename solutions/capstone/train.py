@@ -21,9 +21,9 @@ from labkit.repro import run, seed_all
 
 ALL = ("loading", "augmentation", "syncs", "precision", "schedule", "sizes", "compile")
 CHOSEN = ALL[:-1]  # to compile takes longer than the whole run
-EPOCHS = 6  # of the schedule; one that is constant goes on until it is good enough
-SMALL, LATER, FULL, SMALL_EPOCHS = 24, 32, 48, 4
-PEAK, SLOW_RATE = 0.3, 0.01
+EPOCHS = 7  # of the schedule; one that is constant goes on until it is good enough
+SMALL, LATER, FULL, SMALL_EPOCHS = 24, 32, 48, 5
+PEAK, SLOW_RATE = 0.5, 0.01
 WARM_UP = 0.3
 
 
