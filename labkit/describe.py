@@ -18,7 +18,12 @@ _LONGEST = 120
 _STORY = "Traceback (most recent call last):"
 # A frame of a traceback in text: the file or the notebook's cell, the line, and what stands there.
 _TOLD = re.compile(r'^  (?:File "(.*)"|(\S.*)), line (\d+)(?:, in .*)?\n    (.*)$', re.MULTILINE)
-_LIBRARIES = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), str(Path(__file__).parent))
+# Where packages are is not where this Python would put them in a sandbox, or with --target: torch's own place tells.
+_LIBRARIES = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+    *(str(Path(module.__file__).parent.parent) for module in (torch, np)),
+    str(Path(__file__).parent),
+)
 
 
 def number(value: object) -> str:
@@ -95,6 +100,14 @@ def without_values(value: object) -> str:
         kinds = {"nested": value.is_nested, "meta": value.is_meta, "sparse": value.layout != torch.strided}
         return next((kind for kind, is_so in kinds.items() if is_so), "")
     return ""
+
+
+def holds_others(value: object) -> bool:
+    """Whether a value is or holds a bool or a text, of which no arithmetic makes another."""
+    if isinstance(value, (Tensor, np.ndarray)):
+        return str(value.dtype).endswith("bool")
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return isinstance(value, (bool, np.bool_, str)) or any(map(holds_others, items))
 
 
 def kind_of(value: object) -> str:

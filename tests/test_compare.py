@@ -2,6 +2,9 @@
 
 import math
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -193,6 +196,40 @@ def test_values_are_short_in_a_message():
 
 def _misspelt(_):
     return misspelt  # noqa: F821
+
+
+@pytest.mark.parametrize(
+    ("got", "expected"),
+    [
+        (("fp16", True), ("fp32", False)),
+        (("fp16", 2), ("fp32", 1)),
+        (True, False),
+        ((2, True), (1, False)),
+        ({"on": True}, {"on": False}),
+        (torch.tensor([True, True, True]), torch.tensor([False, False, False])),
+    ],
+)
+def test_no_arithmetic_is_told_of_what_is_not_all_numbers(got, expected):
+    assert exact(fit(got, expected), expected) == ""
+    assert exact(2, 1) == "The value is 2 times too large."
+
+
+def test_torchs_own_line_is_nobodys_wherever_packages_lie():
+    site = Path(torch.__file__).parent.parent
+    code = f"""
+import sys, sysconfig
+sys.path.insert(0, {str(site)!r})
+sysconfig.get_path = lambda name, **more: "/nowhere/" + name  # as in a sandbox, whose packages lie elsewhere
+import torch
+from labkit.describe import learner_line
+x = torch.ones(2, requires_grad=True)
+try:
+    x.backward()
+except RuntimeError as error:
+    print(learner_line(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("line 9")
 
 
 def test_an_exception_is_told_by_the_learners_own_line():

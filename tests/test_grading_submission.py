@@ -363,8 +363,9 @@ SAVED = b'{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 UNREADABLE = {
     "empty": (b"", "is empty"),
     "blank": (b" \n\0\0", "is empty"),
-    "not json": (b"x = 1\n", "no valid JSON"),
-    "cut off": (SAVED[:-2], "cut off"),
+    "not json": (b"x = 1\n", "no valid JSON (line 1: Expecting value): save the notebook"),
+    "cut off": (SAVED[:-2], "cut off): save the notebook, open it once more"),
+    "cut off in a text": (SAVED[:15], "(line 1: it is cut off): save the notebook"),
     "conflict": (b'{"cells": [\n<<<<<<< HEAD\n1\n=======\n2\n>>>>>>> b\n]}', "merge conflict (line 2)"),
     "latin": ('{"cells": ["é"]}'.encode("latin-1"), "not UTF-8"),
     "zip": (b"PK\x03\x04" + bytes(range(256)), "not UTF-8"),

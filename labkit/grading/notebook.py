@@ -21,6 +21,7 @@ MAX_CHARACTERS = 1_000_000  # of one cell's source
 MAX_CODE = 400_000  # characters of code in all: a lesson has some tens of thousands
 _CONFLICT = re.compile(rb"^(<<<<<<< |>>>>>>> )", re.MULTILINE)
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-sig"}
+_AGAIN = "save the notebook, open it once more to see that it is whole, and hand it in again."
 
 
 class Unreadable(Exception):
@@ -88,7 +89,7 @@ def parse(data: bytes) -> tuple[list[RawCell], list[str]]:
 def _json(data: bytes) -> object:
     """The JSON value in a file, whatever Windows made of its encoding."""
     if not data.strip(b" \t\r\n\0"):
-        raise Unreadable("is empty: it was perhaps handed in before it was saved.")
+        raise Unreadable(f"is empty, perhaps as it was handed in before it was saved: {_AGAIN}")
     if data.count(b"{") + data.count(b"[") + data.count(b",") > MAX_VALUES:
         raise Unreadable(f"holds more than {MAX_VALUES / 1e6:.0f} million values: clear its outputs.")
     encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8")
@@ -102,8 +103,9 @@ def _json(data: bytes) -> object:
         if conflict := _CONFLICT.search(data):
             line = data.count(b"\n", 0, conflict.start()) + 1
             raise Unreadable(f"has marks of an unresolved merge conflict (line {line}).") from None
-        cut = ": it seems to be cut off" if data.lstrip()[:1] == b"{" and error.pos >= len(data.rstrip()) - 1 else ""
-        raise Unreadable(f"is no valid JSON (line {error.lineno}: {error.msg}){cut}.") from None
+        ends = error.pos >= len(data.rstrip()) - 1 or error.msg.startswith("Unterminated string")
+        what = "it is cut off" if data.lstrip()[:1] == b"{" and ends else error.msg.removesuffix(" at")
+        raise Unreadable(f"is no valid JSON (line {error.lineno}: {what}): {_AGAIN}") from None
     except ValueError:  # a number of more digits than Python reads
         raise Unreadable("holds a number that is too long to be read.") from None
 
