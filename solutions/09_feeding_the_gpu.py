@@ -204,7 +204,7 @@ for rows in plans["packed"][: 40 if FULL else 2]:
 # gives a number for each document: the mean over its tokens of -log(probability of the right next one), in *nats*.
 
 # %%
-held_out = packing.cut(docs.documents("validation"), ROW)[: 200 if FULL else 12]
+held_out = packing.cut(docs.documents("validation"), ROW)[: 200 if FULL else 60]
 theirs = packing.lengths_of(held_out)
 alone = packing.losses(model, held_out, [[[number]] for number in range(len(held_out))])
 in_rows = packing.packed(theirs, 4, seed=0, capacity=ROW)
@@ -285,7 +285,7 @@ record("09", "worst document off by, nats", {name: each[-1] for name, each in of
 # one is *block-diagonal*: a small triangle for each document, and nothing outside. Positions count from 0 in each.
 
 # %%
-row = next(rows[0] for rows in in_rows if 3 <= len(rows[0]) <= 8)
+row = next(row for rows in in_rows for row in rows if len(row) >= 3)[:6]
 batch = packing.lay_out(held_out, [row])
 ends = torch.tensor([theirs[number] for number in row]).cumsum(0).tolist()
 causal = torch.ones_like(batch.mask()[0]).tril()
