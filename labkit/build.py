@@ -117,7 +117,8 @@ def headed(cell: course.Cell | Converted) -> list[str]:
 
 def digest(value: object) -> str:
     """The SHA-256 of a JSON value, in hexadecimal."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    told = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()  # a file's name may be no UTF-8
 
 
 def code_sha256(cells: Sequence[Converted]) -> str:

@@ -55,6 +55,28 @@ def test_a_call_is_answered_with_plain_data(shared):
 
 
 @needs_a_box
+@pytest.mark.parametrize("cell_of", ["{}", "def double(x):\n    return x * 2\n{}"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("double = double(3)", "double, y = 1, 2", "x = double = 3", "for double in (1, 2): pass", "del double"),
+        *(
+            "with open('/dev/null') as double: pass",
+            "double += 1",
+            "(double := 3)",
+            "[double] = [4]",
+            "import os as double",
+        ),
+        *("class A: pass\ndouble = A()", "def f():\n    global double\n    double = 0\nf()"),
+    ],
+)
+def test_a_name_that_is_used_again_for_something_else_stays_the_functions(shared, line, cell_of):
+    with shared.run([HONEST, ("more", cell_of.format(line))]) as session:
+        assert asked(session, "double", 21) == 42
+        assert asked(session, "double", "ab") == "abab"
+
+
+@needs_a_box
 def test_a_large_answer_arrives_whole_and_one_over_the_limit_is_refused(shared):
     source = "import torch\ndef f(n):\n    return torch.arange(n)\n"
     with shared.run([("f", source)]) as session:

@@ -7,6 +7,8 @@ import os
 import struct
 import sys
 import traceback
+from functools import lru_cache, partial
+from types import FunctionType
 from typing import Any
 
 from labkit.grading import frames, harness
@@ -15,6 +17,7 @@ HELLO, RUN, CALL, READY, RAN, ANSWER, ERROR = b"h", b"r", b"c", b"h", b"r", b"a"
 NO_COMMANDS = "Shell commands (!, %%bash) are not run when notebooks are graded."
 _LONGEST_MESSAGE = 2000
 _CELL = "<ipython-input-"
+_FUNCTIONS = (FunctionType, type, partial, type(lru_cache(len)))
 
 
 def shell() -> Any:
@@ -49,6 +52,8 @@ class Harness:
     def __init__(self, link: Any, ip: Any) -> None:
         self._link, self._shell, self._here = link, ip, os.getpid()
         self._token, self._most_bytes = b"", 0
+        self._made: dict[str, Any] = {}
+        self._run_code, ip.run_code = ip.run_code, self._one_statement
 
     def serve(self) -> None:
         """Run and answer until the grader has closed its end."""
@@ -80,8 +85,22 @@ class Harness:
         error = result.error_before_exec or result.error_in_exec
         return json.dumps(told(error) if error is not None else None).encode()
 
+    async def _one_statement(self, *given: Any, **named: Any) -> bool:
+        """Run one statement of a cell, as the shell does, and remember the functions and classes that have names then.
+
+        Nothing else is: what a learner deletes to make room has to go.
+        """
+        failed = await self._run_code(*given, **named)
+        self._made |= {name: value for name, value in self._shell.user_ns.items() if type(value) in _FUNCTIONS}
+        return failed
+
     def _answer(self, name: str, payload: bytes) -> bytes:
-        """What a function of the learner's gives, in the form of the wire."""
+        """What a function of the learner's gives, in the form of the wire.
+
+        A name that has been given to something else since, such as in `for double in (1, 2)`, is the function's again.
+        """
+        if name in self._made and not callable(self._shell.user_ns.get(name)):
+            self._shell.user_ns[name] = self._made[name]
         return harness.answer(self._shell.user_ns, name, payload)
 
     def _flush(self) -> None:

@@ -78,7 +78,7 @@ def grade(
     json: Annotated[bool, typer.Option("--json", help="Print the results, a line each.")] = False,
 ) -> None:
     """Grade a class; killed or run again, it goes on where it was. Exit code 1: an exercise could not be graded."""
-    from labkit.grading import console
+    from labkit.grading import console, locked
     from labkit.grading import grade as module
     from labkit.grading.box import available
 
@@ -91,7 +91,8 @@ def grade(
     path = policies.find(Path(policy) if policy else None, Path(roster) if roster else None)
     late = _late(path, batch, Path(folder), listed) if path else None
     console.refuse(Path(folder), Path(out), name)
-    with console.Bar(len(console.students(Path(folder)))) as bar:
+    total = len(console.students(Path(folder)))
+    with locked.held(Path(out), 5.0), console.Bar(total) as bar:
         more = {"jobs": jobs, "students": known, "regrade": regrade, "policy": late, "progress": bar.more}
         try:
             rows = module.grade(Path(folder), batch, Path(out), **more)
@@ -148,10 +149,12 @@ def override(
     out: _Graded,
 ) -> None:
     """Set the points of an exercise by hand; kept apart from the verdict, and through every regrade."""
-    from labkit.grading import tables
+    from labkit.grading import locked, tables
 
-    row = tables.override(Path(out), student, exercise, points, why)
-    tables.refresh(_title_of(Path(out)), Path(out))
+    tables.results(Path(out))  # a folder that holds none is not touched
+    with locked.held(Path(out)):
+        row = tables.override(Path(out), student, exercise, points, why)
+        tables.refresh(_title_of(Path(out)), Path(out))
     print(f"{student}, exercise {exercise}: {row['points']} of {row['max_points']} points.")
 
 
@@ -169,6 +172,8 @@ def export(
     for path in gradebook.export(Path(out), to, Path(file), _title_of(Path(out)), known):
         print(f"wrote {path}")
 
+    if roster and Path(file).resolve() == Path(roster).resolve():
+        raise course.CourseError(f"{file} is the roster: give --file another name.")
 
 @app.command()
 def similar(

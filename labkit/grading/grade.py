@@ -27,6 +27,7 @@ from labkit.grading.box import Limits, Refused
 from labkit.grading.cells import needed
 from labkit.grading.lateness import Applied
 from labkit.grading.release import Release
+from labkit.grading.roster import identity
 from labkit.grading.slices import sliced
 from labkit.grading.submission import Cell, Submission
 from labkit.grading.verdicts import Judging, Result
@@ -134,20 +135,21 @@ def grade(
     ours = [each for each, file in work.items() if regrade or not kept.stands(file)]
     progress(len(folders) - len(ours))
     for each, found in side_by_side.graded(ours, batch, min(jobs, len(ours))):
-        kept.write(work[each], found)
+        kept.write(work[each], found, kept.path(each, batch, place) == work[each])
         progress(1)
     near = [each for each, file in work.items() if _is_near(kept.read(file))]
     for each, found in side_by_side.graded(near, replace(batch, alone=True) if near else batch, min(1, len(near))):
-        kept.write(work[each], found)
-    done = {each.name: kept.read(file) for each, file in work.items()}
+        kept.write(work[each], found, kept.path(each, batch, place) == work[each])
+    done = {kept.name(each): kept.read(file) for each, file in work.items()}
     rows = [{"student": name, **row} for name, found in done.items() for row in found["results"]]
-    absent = sorted(set(students) - {each.name for each in folders})
+    there, listed = ({identity(each) for each in names} for names in (done, students))
+    absent = sorted(each for each in set(students) if identity(each) not in there)
     rows += [{"student": name, **row} for name in absent for row in batch.nothing()]
     build.write(out / "run.json", _run(folder, batch))
     if policy:
         build.write(out / lateness.FILE, lateness.keep(policy))
     stranger = ["Nobody of this name is on the roster."] if students else []
-    review.keep(out, {each: done[each]["notes"] + (stranger if each not in students else []) for each in done})
+    review.keep(out, {each: done[each]["notes"] + (stranger if identity(each) not in listed else []) for each in done})
     tables.write(rows, batch.title, out)
     return rows
 

@@ -41,7 +41,7 @@ def export(out: Path, form: str, to: Path, title: str, roster: Roster | None = N
 def is_ours(to: Path, out: Path) -> bool:
     """Whether a path is that of a graded class, or of what labkit has written there."""
     path, home = to.resolve(), out.resolve()
-    ours = {"results.jsonl", "overrides.json", "grades.csv", "class.html", "feedback", "run.json", "kept"}
+    ours = {"results.jsonl", "overrides.json", "grades.csv", "class.html", "feedback", "run.json", "kept", ".lock"}
     ours |= {lateness.FILE, "notes.json", "similar.html"}
     same = [path, *path.parents]
     return path == home or any(each.parent == home and each.name.casefold() in ours for each in same)
