@@ -2,12 +2,7 @@
 
 import json
 import linecache
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
@@ -15,7 +10,7 @@ import pytest
 
 from labkit import course
 from labkit.course import CourseError
-from labkit.grading import grade, harness, release, review, submission, verdicts, watch
+from labkit.grading import grade, harness, release, review, submission, verdicts
 from labkit.grading import jobs as jobs_module
 from labkit.grading.box import available
 from labkit.judge import generator_for
@@ -279,35 +274,3 @@ def test_a_class_is_graded_once_and_the_same_whatever_the_jobs(tmp_path, monkeyp
     grade.grade(folder, BATCH, tmp_path / "out1", students=["ann", "gil"])
     assert (tmp_path / "out1" / "grades.csv").read_text() == EXPECTED
     assert json.loads((tmp_path / "out1" / "run.json").read_text())["sandbox"] is True
-
-
-GRADER = """
-import sys
-from pathlib import Path
-from labkit import course
-from labkit.grading import grade, release
-
-if __name__ == "__main__":
-    batch = grade.Batch(release=release.from_course(course.find("01")), seed=7)
-    grade.grade(Path(sys.argv[1]), batch, Path(sys.argv[2]), jobs=2, students=["ann", "gil"])
-"""
-
-
-@needs_box
-@pytest.mark.slow
-@pytest.mark.parametrize("after_s", [1.0, 4.0, 7.0])
-def test_a_killed_grader_goes_on_where_it_stopped(tmp_path, after_s):
-    folder, out, script = class_of(tmp_path / "in"), tmp_path / "out", tmp_path / "grader.py"
-    script.write_text(GRADER)
-    first = subprocess.Popen([sys.executable, str(script), str(folder), str(out)])
-    time.sleep(after_s)
-    family = watch.family([first.pid])
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    ends_s = time.monotonic() + 30
-    while left := [pid for pid in family if watch.family([pid])]:
-        assert time.monotonic() < ends_s, left
-        time.sleep(0.1)
-    subprocess.run([sys.executable, str(script), str(folder), str(out)], check=True, timeout=120)
-    assert (out / "grades.csv").read_text() == EXPECTED
-    assert not list(Path(out).rglob("*.tmp"))

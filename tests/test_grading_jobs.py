@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from labkit.course import CourseError
 from labkit.grading import jobs
 from labkit.grading.box import Limits
+
+_AT_FIRST = set(sys.modules)
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,9 @@ class Batch:
             os.kill(os.getpid(), signal.SIGINT)
         if folder.name.startswith("wait"):
             time.sleep(600)
+        if folder.name == "looks":
+            (thread,) = os.listdir(f"/proc/{os.getppid()}/task")  # a fork of a process with threads may hang
+            return {"parent": int(thread), "loaded": sorted({"labkit.checks.nb14", "torch"} & _AT_FIRST)}
         return {"name": folder.name}
 
 
@@ -64,6 +70,12 @@ def test_every_folder_is_answered_and_nothing_is_started_for_none():
     found = dict(jobs.graded(paths("a", "b", "c"), Batch(), 2))
     assert found == {Path(name): {"name": name} for name in "abc"}
     assert list(jobs.graded([], Batch(), 2)) == []
+
+
+def test_jobs_are_forks_of_one_process_without_threads_that_has_loaded_the_judge():
+    [(_, found)] = jobs.graded(paths("looks"), Batch(), 1)
+    assert found["loaded"] == ["labkit.checks.nb14", "torch"]
+    assert found["parent"] != os.getpid()
 
 
 def test_whoever_stops_listening_waits_for_nobody():

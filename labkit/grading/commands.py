@@ -187,6 +187,10 @@ def similar(
     from labkit.grading import similar_page
 
     run = _run_of(Path(out))
+    if run.get("advisory"):
+        raise course.CourseError(
+            f"{out} was graded by an instructor's notebook: labkit similar compares lessons alone."
+        )
     found = course.find(run["lesson"])
     made = releases.load(Path(release)) if release else releases.from_course(found)
     works = module.works(Path(submissions or run["submissions"]), made, found)
