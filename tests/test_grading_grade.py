@@ -10,7 +10,7 @@ import pytest
 
 from labkit import course
 from labkit.course import CourseError
-from labkit.grading import grade, harness, release, review, submission, verdicts
+from labkit.grading import collect, grade, harness, release, review, submission, verdicts
 from labkit.grading import jobs as jobs_module
 from labkit.grading.box import available
 from labkit.judge import generator_for
@@ -123,6 +123,25 @@ def test_a_cell_that_fails_before_it_defines_anything_is_told_so(tmp_path):
     assert (result.status, result.points, result.line) == ("error", 0, 1)
     assert result.message == "The cell raised ZeroDivisionError: division by zero (line 1)"
     assert result.code.startswith(">   1  1 / 0\n    2  def warmup_stable_decay(")
+
+
+def test_who_handed_in_no_notebook_has_a_row_with_what_collecting_said(tmp_path):
+    source, collected = tmp_path / "in", tmp_path / "collected"
+    answered(source / "ann")
+    for student in ("bob", "eve!"):
+        (source / student).mkdir()
+        (source / student / "answer.py").write_text("x = 1\n")
+    collect.collect(source, collected)
+    batch = replace(BATCH, trusted=True)
+    rows = grade.grade(collected, batch, tmp_path / "out")
+    assert [row["student"] for row in rows] == ["ann"] * 3 + ["bob"] * 3
+    assert {(row["status"], row["message"]) for row in rows[3:]} == {
+        ("unreadable", "bob handed in answer.py, and no notebook.")
+    }
+    assert "bob,0,0,0," in (tmp_path / "out" / "grades.csv").read_text()
+    rows = grade.grade(collected, batch, tmp_path / "out", students=["ann", "BOB", "cleo"])
+    assert {row["student"]: row["message"] for row in rows}["cleo"] == "Nothing was handed in."
+    assert {row["student"]: row["message"] for row in rows}["bob"] == "bob handed in answer.py, and no notebook."
 
 
 def test_a_line_that_raised_is_shown_as_it_stands_in_the_learners_cell(tmp_path):

@@ -283,7 +283,13 @@ def test_release_writes_a_notebook_and_a_manifest(labkit, tmp_path):
     code, out, error = labkit("release", "01", "--out", tmp_path / "out")
     assert (code, error) == (0, "")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["01_toy.ipynb", "01_toy.release.json"]
-    assert out.count("wrote ") == 2
+    told = out.splitlines()
+    assert [line.rpartition(": ")[2] for line in told[:2]] == [
+        "give this to students, and nothing else.",
+        "keep this for labkit grade --release.",
+    ]
+    assert told[2].startswith(f"It is signed with the key in {release.key_path()}: keep a copy")
+    assert "Without the key" in told[3]
     assert release.load(tmp_path / "out" / "01_toy.release.json").exercises["1.1"].names == ("double",)
     assert labkit("release", "01", "--out", tmp_path / "out")[0] == 0, "and again, over its own"
 

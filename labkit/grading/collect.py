@@ -36,7 +36,7 @@ class Collected:
 
     files: names in the student's folder; sentences: what was refused or is odd.
     late: the platform says so; handed_in: when, in ISO's way, as far as it says; late_s: how late, as it reckons.
-    student: the id, or where none was found the name that the file came with.
+    student: the id, or where none was found, so that it is not `known`, the name that the file came with.
     """
 
     student: str
@@ -46,6 +46,7 @@ class Collected:
     late: bool = False
     handed_in: str = ""
     late_s: int | None = None
+    known: bool = True
 
 
 def collect(source: Path, out: Path, pattern: str | None = None, roster: Roster | None = None) -> list[Collected]:
@@ -206,7 +207,7 @@ class _Collection:
         """Write what is good and say of each student what became of it."""
         found = [self._write(who) for who in sorted(self.ids)]
         found += [
-            Collected(student=shown(name), status="refused", sentences=tuple(said))
+            Collected(student=shown(name), status="refused", sentences=tuple(said), known=False)
             for name, said in sorted(self.unknown.items())
         ]
         absent = [one.id for one in self.roster.students if identity(one.id) not in self.ids] if self.roster else []

@@ -28,8 +28,11 @@ def release(
     from labkit.grading import release as module
 
     found = course.find(lesson)
-    for path in module.release(found, Path(out) if out else Path(f"release_{found.name}")):
-        print(f"wrote {path}")
+    notebook, manifest = module.release(found, Path(out) if out else Path(f"release_{found.name}"))
+    print(f"wrote {notebook}: give this to students, and nothing else.")
+    print(f"wrote {manifest}: keep this for labkit grade --release.")
+    print(f"It is signed with the key in {module.key_path()}: keep a copy of that file, and show it to nobody.")
+    print("Without the key the manifest is refused and private inputs are others: release anew then.")
 
 
 @app.command()
@@ -166,14 +169,16 @@ def export(
     roster: Annotated[str | None, typer.Option(metavar="CSV", help="The grade book's own export.")] = None,
 ) -> None:
     """Write the grades as a grade book takes them."""
-    from labkit.grading import gradebook
+    from labkit.grading import gradebook, tables
 
     known = rosters.load(Path(roster)) if roster else None
-    for path in gradebook.export(Path(out), to, Path(file), _title_of(Path(out)), known):
-        print(f"wrote {path}")
-
     if roster and Path(file).resolve() == Path(roster).resolve():
         raise course.CourseError(f"{file} is the roster: give --file another name.")
+    for path in gradebook.export(Path(out), to, Path(file), _title_of(Path(out)), known):
+        print(f"wrote {path}")
+    if open_ := tables.still_open(tables.adjusted(Path(out))):
+        print(f"{open_} Their cells are empty.")
+
 
 @app.command()
 def similar(

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from labkit import build, checks, hardware
 from labkit.course import CourseError
 from labkit.describe import describe_error
 from labkit.exercise import Exercise
-from labkit.grading import console, kept, lateness, release, review, submission, tables, verdicts
+from labkit.grading import console, handins, kept, lateness, release, review, submission, tables, verdicts
 from labkit.grading import jobs as side_by_side
 from labkit.grading.box import Limits, Refused
 from labkit.grading.cells import needed
@@ -128,7 +128,8 @@ def grade(
     progress: called with how many more students are done, first with those that were kept.
     CourseError: there is no such folder, or the system has ended a job.
     """
-    folders = console.students(folder)
+    folders, told = console.students(folder), handins.without_notebook(folder)
+    everybody = {identity(each): each for each in (*students, *told)}
     place = out / _KEPT
     place.mkdir(parents=True, exist_ok=True)
     work = {each: kept.path(each, batch, place) for each in folders}
@@ -143,14 +144,22 @@ def grade(
     done = {kept.name(each): kept.read(file) for each, file in work.items()}
     rows = [{"student": name, **row} for name, found in done.items() for row in found["results"]]
     there, listed = ({identity(each) for each in names} for names in (done, students))
-    absent = sorted(each for each in set(students) if identity(each) not in there)
-    rows += [{"student": name, **row} for name in absent for row in batch.nothing()]
+    rows += _without(batch, {one: each for one, each in everybody.items() if one not in there}.values(), told)
     build.write(out / "run.json", _run(folder, batch))
     if policy:
         build.write(out / lateness.FILE, lateness.keep(policy))
     stranger = ["Nobody of this name is on the roster."] if students else []
     review.keep(out, {each: done[each]["notes"] + (stranger if identity(each) not in listed else []) for each in done})
     tables.write(rows, batch.title, out)
+    return rows
+
+
+def _without(batch: Graded, students: Iterable[str], told: Mapping[str, str]) -> list[dict]:
+    """The rows of students who have no folder; told: what collecting said of what they handed in instead."""
+    rows = []
+    for name in sorted(students):
+        said = {"status": "unreadable", "message": told[name]} if told.get(name) else {}
+        rows += [{"student": name, **row, **said} for row in batch.nothing()]
     return rows
 
 

@@ -56,18 +56,36 @@ def of_class(folder: Path, roster: Roster | None) -> dict[str, Handin]:
     CourseError: collecting was not finished there.
     """
     found = {identity(student.id): of_row(student.row) for student in roster.students} if roster else {}
+    collected = [one for one in _reported(folder) if one["status"] == "collected"]
+    known = {identity(one["student"]): _told(one) for one in collected}
+    return {who: _both(found.get(who, Handin()), known.get(who, Handin())) for who in found.keys() | known.keys()}
+
+
+def without_notebook(folder: Path) -> dict[str, str]:
+    """By id, whom collecting knew and had no notebook of, and what it said of that; empty where nothing came.
+
+    CourseError: as of_class.
+    """
+    missing = [one for one in _reported(folder) if one["status"] != "collected" and one.get("known", True)]
+    return {one["student"]: " ".join(one.get("sentences", ())) for one in missing}
+
+
+def _reported(folder: Path) -> list[dict]:
+    """What collecting says of each student; nothing where nobody collected."""
     path = folder / REPORT
     if not path.is_file():
-        return found
+        return []
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
         unfinished, students = report.get("unfinished"), report["students"]
-        known = {identity(one["student"]): _told(one) for one in students if one["status"] == "collected"}
+        sound = all(isinstance(one["student"], str) and isinstance(one["status"], str) for one in students)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise CourseError(f"{path} cannot be read: it is what labkit collect writes. Collect again.") from None
+        sound = unfinished = False
     if unfinished:
         raise CourseError(f"{folder} is half collected: labkit collect was ended there. Collect again.")
-    return {who: _both(found.get(who, Handin()), known.get(who, Handin())) for who in found.keys() | known.keys()}
+    if not sound:
+        raise CourseError(f"{path} cannot be read: it is what labkit collect writes. Collect again.")
+    return students
 
 
 def _told(one: Mapping) -> Handin:
