@@ -8,6 +8,7 @@ import ways
 
 from labkit import build, course
 from labkit.grading import release, similar, similar_page
+from labkit.grading.shingles import Shingle
 
 LESSON = course.find("01")
 RELEASE = release.from_course(LESSON)
@@ -94,6 +95,16 @@ def test_larger_overlap_comes_first(tmp_path):
     handed_in(tmp_path, "cyd", ways.RATE[4], ways.PICK[4], ways.SHARP[0])
     handed_in(tmp_path, "dan", ways.RATE[3], ways.PICK[5], ways.SHARP[0])
     assert names(tmp_path) == [("ann", "bob"), ("cyd", "dan")]
+
+
+def test_larger_overlap_comes_before_more_that_is_shared():
+    def work(student, *parts):
+        own = tuple(Shingle(f"{name}{n}".encode(), (1,)) for name, count in parts for n in range(count))
+        return similar.Work(student, (similar.Part("1.1", "", own, 45),))
+
+    much = [work(name, ("much", 200), (name, 200)) for name in ("a", "b")]
+    whole = [work(name, ("whole", 100)) for name in ("c", "d")]
+    assert [one.one.student for one in similar.pairs([*much, *whole])] == ["c", "a"]
 
 
 def test_what_many_have_counts_little(tmp_path):
