@@ -822,3 +822,18 @@ def test_what_is_not_of_a_killed_collection_stays(folder, out):
     with pytest.raises(CourseError, match=r"holds other things \(ada\)"):
         collect.collect(root, out)
     assert (out / "ada" / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("id,Full name\nkl,Kim Lee\nlk,Lee Kim\n", {"Kim Lee": "kl", "Lee Kim": "lk", "kimlee": "kl"}),
+        ("id,First name,Last name\nkl,Kim,Lee\nlk,Lee,Kim\n", {"Kim Lee": "kl", "Lee, Kim": "kl", "leekim": None}),
+        ('id,Student\nkl,"Lee, Kim"\nlk,"Kim, Lee"\n', {"Kim Lee": "kl", "leekim": "kl", "kimlee": "lk"}),
+        ("id,Full name\nkl,Kim Lee\nab,Ada Bell\n", {"Lee Kim": "kl", "bellada": "ab"}),
+    ],
+)
+def test_of_two_whose_names_are_one_turned_round_the_order_tells(tmp_path, text, ids):
+    (tmp_path / "r.csv").write_text(text)
+    known = roster.load(tmp_path / "r.csv")
+    assert {name: (found := known.find(name)) and found.id for name in ids} == ids

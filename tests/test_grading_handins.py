@@ -43,6 +43,18 @@ def test_a_row_of_gradescopes_scores():
     assert handins.of_row({"lateness": "02:00:00", "lateness (h:m:s)": "01:00:00"}).late_s == 3600  # Gradescope's own
 
 
+def test_moodles_times_are_read_where_they_have_a_zone_and_else_it_is_told(tmp_path):
+    (tmp_path / "m.csv").write_text(
+        "Email address,Last modified (submission)\na1,2027-03-01T13:00:30+01:00\n"
+        'b2,"Monday, 1 March 2027, 1:00 PM"\nc3,-\n'
+    )
+    found = roster.load(tmp_path / "m.csv")
+    assert handins.of_class(tmp_path, found)["a1"] == Handin(at=NOON)
+    [said] = handins.unread(found)
+    assert said.startswith("1 time in the roster's 'last modified (submission)' was not read, such as 'Monday, 1 March")
+    assert handins.unread(None) == handins.unread(roster.Roster(found.students[::2])) == []
+
+
 def known(tmp_path, students, **more):
     (tmp_path / "collected.json").write_text(json.dumps({"students": students} | more))
     (tmp_path / "r.csv").write_text(

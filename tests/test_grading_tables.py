@@ -151,6 +151,36 @@ def test_moodle_gets_identifier_name_and_grade(graded):
     assert lines[1] == ["Participant 1", "Ann Lovelace", "ann", "3"]
 
 
+def test_canvas_gets_the_column_of_an_assignment_that_it_has(labkit, graded):
+    text = "Student,ID,HW 01 (555),HW 02 (556)\n    Points Possible,,6,6\nAnn,ann,,\nBob,=bob,,\n"
+    known = students(graded, text)
+    lines = exported(graded, "canvas", roster=known, column="hw 01  (555)")
+    assert [line[-1] for line in lines] == ["hw 01  (555)", "6", "3", "3"]
+    with pytest.raises(CourseError, match=r"no column 'HW 03': it has hw 01 \(555\), hw 02 \(556\)"):
+        exported(graded, "canvas", roster=known, column="HW 03")
+    with pytest.raises(CourseError, match="--column is a column of Canvas's"):
+        exported(graded, "moodle", roster=known, column="HW 01 (555)")
+    asked = ("export", graded, "--to", "canvas", "--roster", graded / "roster.csv", "--file", graded / "book.csv")
+    assert labkit(*asked, "--column", "HW 01 (555)")[0] == 0
+    assert (graded / "book.csv").read_text().startswith("Student,ID,HW 01 (555)\n")
+
+
+WORKSHEET = """Identifier,Full name,Email address,Status,Grade,Maximum Grade,Grade can be changed,Last modified (grade)
+Participant 1,Ann Lovelace,ann,Submitted,,"6,00",Yes,-
+Participant 2,Bob Builder,=bob,Submitted,,"6,00",Yes,-
+"""
+
+
+def test_moodles_worksheet_comes_back_with_its_grades(graded):
+    lines = exported(graded, "moodle", roster=students(graded, WORKSHEET))
+    assert ",".join(lines[0]) == (
+        "Identifier,Full name,Email address,Grade,Maximum Grade,Grade can be changed,Last modified (grade)"
+    )
+    assert lines[1] == ["Participant 1", "Ann Lovelace", "ann", "3", "6,00", "Yes", "-"]
+    with pytest.raises(CourseError, match="Moodle's maximum grade is 100 and these grades are of 6: .* worth = 100"):
+        exported(graded, "moodle", roster=students(graded, WORKSHEET.replace("6,00", "100.00")))
+
+
 def test_gradescope_gets_a_file_for_each_student(graded):
     tables.override(graded, "ann", "1.2", 1, "A good start.")
     paths = gradebook.export(graded, "gradescope", graded / "scope", "Lesson 01")

@@ -107,7 +107,7 @@ def grade(
         for row in rows:
             print(json_module.dumps(row, ensure_ascii=False))
     else:
-        for line in console.ending(rows, Path(out), bar.kept or 0):
+        for line in console.ending(rows, Path(out), bar.kept or 0) + handins.unread(listed if late else None):
             print(line)
         if trusted:
             print("Without a sandbox: run.json says so.")
@@ -167,6 +167,7 @@ def export(
     to: Annotated[str, typer.Option("--to", metavar="FORM", help="csv, canvas, moodle or gradescope.")],
     file: Annotated[str, typer.Option("--file", metavar="PATH", help="The file, for gradescope a folder, to write.")],
     roster: Annotated[str | None, typer.Option(metavar="CSV", help="The grade book's own export.")] = None,
+    column: Annotated[str, typer.Option(metavar="NAME", help="Canvas's assignment, such as 'HW 01 (555)'.")] = "",
 ) -> None:
     """Write the grades as a grade book takes them."""
     from labkit.grading import gradebook, tables
@@ -174,7 +175,7 @@ def export(
     known = rosters.load(Path(roster)) if roster else None
     if roster and Path(file).resolve() == Path(roster).resolve():
         raise course.CourseError(f"{file} is the roster: give --file another name.")
-    for path in gradebook.export(Path(out), to, Path(file), _title_of(Path(out)), known):
+    for path in gradebook.export(Path(out), to, Path(file), _title_of(Path(out)), known, column):
         print(f"wrote {path}")
     if open_ := tables.still_open(tables.adjusted(Path(out))):
         print(f"{open_} Their cells are empty.")

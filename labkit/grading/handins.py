@@ -13,6 +13,7 @@ from labkit.grading.roster import Roster, identity
 REPORT = "collected.json"
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:\.\d+)? ?(Z|UTC|[+-]\d\d:?\d\d)")
 _TIMES = ("submission time", "submitted at", "handed in")  # headings of a roster; the first is Gradescope's
+_TIMES += ("last modified (submission)",)  # of Moodle's worksheet, in the words and the zone of whoever exported it
 _LATENESS = ("lateness (h:m:s)", "lateness")
 
 
@@ -48,6 +49,19 @@ def of_row(row: Mapping[str, str]) -> Handin:
     at = next(filter(None, (moment(row.get(name, "")) for name in _TIMES)), None)
     late = [found for name in _LATENESS if (found := lateness_s(row.get(name, ""))) is not None]
     return Handin(at=at, late_s=late[0] if late else None, late=bool(late and late[0]))
+
+
+def unread(roster: Roster | None) -> list[str]:
+    """Which times of a roster were not read and why, as sentences."""
+    said = []
+    for name in _TIMES:
+        texts = [student.row.get(name, "") for student in roster.students] if roster else []
+        if odd := [text for text in texts if text not in ("", "-") and not moment(text)]:
+            n_times, were = ("1 time", "was") if len(odd) == 1 else (f"{len(odd)} times", "were")
+            times = f"{n_times} in the roster's {name!r} {were} not read"
+            why = "a time is read as 2027-03-01 23:59:00 +0100, with its zone; give handed_in in the policy instead"
+            said.append(f"{times}, such as {odd[0][:60]!r}: {why}.")
+    return said
 
 
 def of_class(folder: Path, roster: Roster | None) -> dict[str, Handin]:

@@ -56,15 +56,21 @@ class Roster:
     def __init__(self, students: tuple[Student, ...]) -> None:
         self.students = students
         self._by_id = {identity(student.id): student for student in students}
+        self._exact: dict[str, set[str]] = {}
         self._by_key: dict[str, set[str]] = {}
         for student in students:
-            for key in _keys(student.row):
-                self._by_key.setdefault(key, set()).add(student.id)
+            for kind, keys in ((self._exact, _exact(student.row)), (self._by_key, _keys(student.row))):
+                for key in keys:
+                    kind.setdefault(key, set()).add(student.id)
 
     def find(self, key: str) -> Student | None:
-        """The student whose id `key` is, else the only one with such a name, email or number."""
+        """The student whose id `key` is, else the only one with such a name, email or number.
+
+        Of two whose names are one turned round, it is the one whose name stands in this order.
+        """
         key = identity(key)
-        found = self._by_key.get(key, set()) or self._by_key.get(_squeezed(key), set())
+        exact, turned = self._exact.get(key, set()), self._by_key.get(key, set())
+        found = exact if len(exact) == 1 else turned or self._by_key.get(_squeezed(key), set())
         return self._by_id.get(key) or (self._by_id[identity(next(iter(found)))] if len(found) == 1 else None)
 
 
@@ -140,14 +146,27 @@ def _squeezed(text: str) -> str:
     return "".join(sign for sign in text if sign.isalnum())
 
 
-def _keys(row: Mapping[str, str]) -> set[str]:
-    """All that leads to a student: telling cells, first and last name together, a number after `Participant`."""
+def _exact(row: Mapping[str, str]) -> set[str]:
+    """What leads to a student with first and last name in the roster's own order."""
+    found = _written(row)
+    in_order = {identity(f"{b} {a}") for a, comma, b in (one.partition(",") for one in found) if comma}
+    return found | in_order | {_squeezed(one) for one in found if "@" not in one} - {""}
+
+
+def _written(row: Mapping[str, str]) -> set[str]:
+    """Telling cells as they are, first and last name together."""
     found = {identity(value) for name, value in row.items() if value and _TELLING.search(name.replace("_", " "))}
     first = next((row[name] for name in ("first name", "firstname", "given name") if row.get(name)), "")
     last = next((row[name] for name in ("last name", "lastname", "surname", "family name") if row.get(name)), "")
     if first and last:
         found -= {identity(first), identity(last)}
-        found |= {identity(f"{first} {last}"), identity(f"{last} {first}"), identity(f"{last}, {first}")}
+        found |= {identity(f"{first} {last}"), identity(f"{last}, {first}")}
+    return found
+
+
+def _keys(row: Mapping[str, str]) -> set[str]:
+    """All that leads to a student: telling cells, names in either order, a number after `Participant`."""
+    found = _written(row)
     found |= {identity(f"{b} {a}") for a, comma, b in (one.partition(",") for one in found) if comma}
     found |= {number[1] for one in found if (number := re.fullmatch(r"participant (\d+)", one))}
     words = [one.split() for one in found]
