@@ -10,7 +10,7 @@ import re
 import socket
 import time
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 import cheats
@@ -21,7 +21,7 @@ from boxes import WHY_NOT
 import labkit
 from labkit import course
 from labkit.checks import exercises
-from labkit.grading import grade, release, watch
+from labkit.grading import grade, jobs, release, watch
 from labkit.grading.box import Limits
 from labkit.judge import generator_for
 
@@ -99,7 +99,9 @@ def graded(tmp_path_factory):
     _hand_in(folder, names)
     watched = (folder, shared, Path(labkit.__file__).parent, LESSON.student.parent)
     os.environ["GRADERS_SECRET"] = "secret"
-    resource_tracker.ensure_running()  # which multiprocessing keeps until this process ends
+    jobs.context()
+    for kept in (resource_tracker, forkserver):  # which multiprocessing keeps until this process ends
+        kept.ensure_running()
     ours = watch.family([os.getpid()])
     before = _tree(*watched)
     try:

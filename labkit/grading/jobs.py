@@ -10,7 +10,7 @@ import multiprocessing.connection
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -30,9 +30,7 @@ def graded(folders: Sequence[Path], batch: Any, jobs: int) -> Iterator[tuple[Pat
     """
     if not folders:
         return
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["labkit.grading.preload"])
-    with ProcessPoolExecutor(jobs, context, initializer=_open, initargs=(batch,)) as pool:
+    with ProcessPoolExecutor(jobs, context(), initializer=_begin, initargs=(_open, batch)) as pool:
         with _uninterrupted():
             waiting = {pool.submit(_one, each): each for each in folders}
         try:
@@ -47,6 +45,13 @@ def graded(folders: Sequence[Path], batch: Any, jobs: int) -> Iterator[tuple[Pat
             raise
 
 
+def context() -> multiprocessing.context.BaseContext:
+    """How jobs are started: by a server that stays until this process ends."""
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(["labkit.grading.preload"])
+    return found
+
+
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
     """A block whose new processes do not hear Ctrl-C: they are ended by the grader alone."""
@@ -58,6 +63,12 @@ def _uninterrupted() -> Iterator[None]:
 
 
 _job: dict = {}
+
+
+def _begin(opening: Callable[[Any], None], batch: Any) -> None:
+    """In a job: what is pressed in the grader's terminal is not for it; then open its box."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    opening(batch)
 
 
 def _open(batch: Any) -> None:
