@@ -14,8 +14,10 @@ class Timing:
     ready: called as run, with other inputs, before every run; it is not timed.
     then: then(value of run) -> plain data; in the baseline's process for both, and part of the time of both.
     fault: called with what the answer's run and the baseline's gave; None, or why these are not the same work.
+    says: the sentences that fault may give. What an answer sends may hold hidden inputs, so no other text, and none of
+        its numbers, is shown to who has written it.
     asked: how many times as fast as the baseline the answer must be.
-    short: the sentence for an answer that is only so many times as fast.
+    slow: the sentence for an answer that is not so fast.
     cpu: whether the processor's seconds count, and not the clock's: for work that never waits.
     """
 
@@ -24,7 +26,8 @@ class Timing:
     baseline: Callable
     fault: Callable[[object, object], str | None]
     asked: float
-    short: Callable[[float], str]
+    slow: str
+    says: tuple[str, ...] = ()
     ready: Callable[..., object] | None = None
     then: Callable[[object], object] | None = None
     cpu: bool = False

@@ -9,16 +9,18 @@ import ast
 import importlib.util
 import linecache
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from labkit import build, course
+from labkit.ambient import settle, settled
 from labkit.borrowed import answers, borrowed
 from labkit.checker import generator_for, verdict
 from labkit.checks import exercises, uneven
+from labkit.compare import Unfit, fit, same
 
 HERE = Path(__file__).parent
 EXERCISES = exercises()
@@ -110,6 +112,42 @@ def test_a_declaration_is_whole(exercise):
     reference_name = getattr(exercise.reference, "__name__", "")
     assert reference_name.lstrip("_") in (exercise.name, f"reference_{exercise.name}", f"{exercise.name}_reference")
     assert len(exercise.cases(generator_for(exercise, 0))) >= 2
+
+
+# Whose drive says of every right answer the same: what is drawn is what it is tried on.
+SAID_ALIKE = {"4.2", "5.3", "12.1"}
+
+
+@each_exercise
+def test_another_seed_draws_cases_that_no_list_of_the_answers_of_class_gets_right(exercise):
+    with settled():
+        known = _cases_and_answers(exercise, 0)
+        for seed in (1, 2, 3):
+            drawn = _cases_and_answers(exercise, seed)
+            if exercise.number in SAID_ALIKE:
+                assert not same([case for case, _ in known], [case for case, _ in drawn])
+            else:
+                n_other = len(drawn) - sum(map(partial(_is_right, exercise), known, drawn))
+                assert n_other >= min(2, len(drawn) // 2)
+
+
+def _cases_and_answers(exercise, seed):
+    settle()
+    cases = [tuple(case) for case in exercise.cases(generator_for(exercise, seed))]
+    again = exercise.cases(generator_for(exercise, seed))
+    settle()
+    return [(case, exercise.run(exercise.reference, tuple(used))) for case, used in zip(cases, again, strict=True)]
+
+
+def _is_right(exercise, known, drawn):
+    """Whether the answer to one case passes for that to another."""
+    (_, got), (case, expected) = known, drawn
+    try:
+        if exercise.find:
+            got, expected = exercise.find(got, expected, *case), exercise.find(expected, expected, *case)
+        return exercise.compare(fit(got, expected), expected) is None
+    except (Unfit, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError):
+        return False
 
 
 @each_exercise

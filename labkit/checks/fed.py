@@ -34,8 +34,8 @@ def _only_itself(padding: Tensor) -> Tensor:
 
 def mask_cases(rng: torch.Generator) -> Sequence[tuple]:
     """Two documents that fill a row, then with padding, then one, then many."""
-    drawn = torch.randint(1, 6, (7,), generator=rng).tolist()
-    return [([2, 3], 5), ([3, 2], 7), ([4], 4), (drawn, sum(drawn) + 3)]
+    drawn = [torch.randint(1, 6, (n,), generator=rng).tolist() for n in (7, 9)]
+    return [([2, 3], 5), ([3, 2], 7), ([4], 4), *((lengths, sum(lengths) + 3) for lengths in drawn)]
 
 
 # ---- 9.2: rows of documents ------------------------------------------------------------------------------------------
@@ -62,8 +62,8 @@ def rows_found(rows: object, _: object, lengths: list[int], capacity: int) -> Fi
 def row_cases(rng: torch.Generator) -> Sequence[tuple]:
     """Few documents, one that fills a row, equal ones; then many, on which first-fit in any order is beyond the bar."""
     capacity = 512
-    many = torch.randint(capacity // 20, 7 * capacity // 10, (600,), generator=rng).tolist()
-    return [([2, 4, 5, 3, 6], 10), ([8, 8], 8), ([3, 3, 3, 3], 6), (many, capacity)]
+    draw = lambda n: torch.randint(capacity // 20, 7 * capacity // 10, (n,), generator=rng).tolist()
+    return [([2, 4, 5, 3, 6], 10), ([8, 8], 8), ([3, 3, 3, 3], 6), *((draw(n), capacity) for n in (600, 700))]
 
 
 # ---- 9.3: batches dealt to ranks -------------------------------------------------------------------------------------

@@ -136,9 +136,13 @@ def taught(batches: Sequence[Batch]) -> dict:
     return {"accuracy": _fitted(batches)[0], "shown": shown.tolist()}
 
 
+OTHER_PICTURES = "Every picture once an epoch: yield all that loader.epoch(size) gives, n_epochs times."
+TOO_LITTLE = f"It ends less accurate than full size throughout: it does not learn enough at {_FULL} pixels."
+NOT_SOONER = f"It is not {SOONER} times as fast as full size throughout: grow later."
+
+
 def taught_less(got: dict, full: dict) -> str | None:
     """Says so where the batches show other pictures than full size throughout does, or teach less."""
     if got["shown"] != full["shown"]:
-        return "Every picture once an epoch: yield all that loader.epoch(size) gives, n_epochs times."
-    less = got["accuracy"] < full["accuracy"] - LESS_ACCURATE
-    return _inaccurate(got["accuracy"], full["accuracy"]) if less else None
+        return OTHER_PICTURES
+    return TOO_LITTLE if got["accuracy"] < full["accuracy"] - LESS_ACCURATE else None

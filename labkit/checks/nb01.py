@@ -80,25 +80,47 @@ def sharpness(
 
 
 def _sharpness_cases(rng: torch.Generator) -> Sequence[tuple]:
-    """Losses with a Hessian known by heart: a bowl, a saddle, one whose curvature depends on the place."""
-    bowl, saddle = torch.tensor([8.0, 2.0, 1.0]), torch.tensor([1.0, 0.5, -6.0, 2.0])
-    wide = torch.cat([torch.tensor([50.0]), 20 * torch.rand(399, generator=rng)])
-    return [
-        (_quartic("a bowl of curvatures 8, 2, 1", bowl), torch.zeros(3), 30),
-        (_quartic("a saddle of curvatures 1, 0.5, -6, 2", saddle), torch.zeros(4), 30),
-        (_quartic("a bowl that is steeper further out", bowl, growth=1.0), torch.tensor([0.1, 2.0, 1.0]), 30),
-        (_quartic("a bowl in 400 dimensions", wide), torch.randn(400, generator=rng), 30),
-    ]
+    """Losses with a Hessian that is known: a bowl, a saddle, one whose curvature depends on the place, a wide one.
+
+    Sizes, curvatures, place and directions are drawn; what stands out is at least 1.5 times as large as the rest.
+    """
+    uniform = lambda low, high, n=1: low + (high - low) * torch.rand(n, generator=rng)
+    bowl = torch.cat([uniform(5, 50), uniform(0.5, 3, _draw(rng, 2, 4))])
+    saddle = torch.cat([uniform(-60, -6), uniform(0.5, 4, _draw(rng, 3, 5))])
+    steeper = torch.cat([uniform(2.5, 20), uniform(1, 2, _draw(rng, 2, 4))])
+    sign = 2 * _draw(rng, 0, 1) - 1
+    wide = sign * torch.cat([uniform(45, 90), uniform(-15, 30, _draw(rng, 350, 450))])
+    cases = [_quartic(rng, curvature, uniform(-2, 2, len(curvature))) for curvature in (bowl, saddle)]
+    place = torch.cat([sign * uniform(1, 2), uniform(-0.7, 0.7, len(steeper) - 1)])
+    cases += [_quartic(rng, steeper, place, growth=1.0), _quartic(rng, wide, uniform(-2, 2, len(wide)))]
+    return [(*each, 30) for each in cases]
 
 
-def _quartic(name: str, curvature: Float[Tensor, "P"], growth: float = 0.0) -> Callable[[Tensor], Tensor]:
-    """A loss whose Hessian at w is diagonal: curvature * (1 + growth * w**2). The name is what a learner reads."""
+def _quartic(
+    rng: torch.Generator, curvature: Float[Tensor, "P"], place: Float[Tensor, "P"], growth: float = 0.0
+) -> tuple[Callable[[Tensor], Tensor], Float[Tensor, "P"]]:
+    """A loss and a point; the Hessian's eigenvalues there are curvature * (1 + growth * place**2).
+
+    Its eigenvectors are the axes, mirrored in a plane that is drawn: no single product with the Hessian tells them.
+    """
+    normal = torch.randn(len(curvature), generator=rng)
+    normal = normal / normal.norm()
+    mirrored = lambda w: w - 2 * (w @ normal) * normal
 
     def loss_at(w: Tensor) -> Tensor:
-        return (curvature * (w**2 / 2 + growth * w**4 / 12)).sum()
+        along = mirrored(w)
+        return (curvature * (along**2 / 2 + growth * along**4 / 12)).sum()
 
-    loss_at.__name__ = name
-    return loss_at
+    return loss_at, mirrored(place)
+
+
+def _tell_eigenvalues(loss_at: Callable, w: Float[Tensor, "P"], n_iterations: int) -> dict[str, str]:
+    """How large a case is, and the eigenvalues that it has, where they are few."""
+    told = {"case": f"a loss of {len(w)} parameters, {n_iterations} iterations"}
+    if len(w) < 10:
+        values = torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss_at, w)).tolist()
+        told["Hessian"] = f"at w it has the eigenvalues {', '.join(f'{value:.3g}' for value in values)}"
+    return told
 
 
 class _Largest(TorchDispatchMode):
@@ -120,7 +142,7 @@ def _only_vectors(fn: Callable) -> str | None:
     """Says so where fn builds the whole Hessian: P * P numbers, where power iteration needs vectors of P."""
     n = 300
     with _Largest() as seen:
-        fn(_quartic("a bowl", torch.linspace(1, 4, n)), torch.zeros(n), 5)
+        fn(*_quartic(torch.Generator().manual_seed(n), torch.linspace(1, 4, n), torch.zeros(n)), 5)
     if seen.n_numbers < n * n:
         return None
     return (
@@ -174,6 +196,7 @@ EXERCISES = (
         reference=sharpness,
         compare=close(rtol=2e-2, why="Within 2 % counts as right: are all iterations done, on Hv at w?"),
         mechanism=_only_vectors,
+        tell=_tell_eigenvalues,
         mistakes=(
             ("The sign is lost: the length of Hv is a size. The eigenvalue is v @ Hv.", _size_only),
             ("That is the largest eigenvalue; the one of largest size here is negative.", _largest),

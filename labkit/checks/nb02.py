@@ -6,7 +6,10 @@ import torch
 
 from labkit.checker import Exercise, close, exact
 from labkit.checks.growth import (
+    NOT_SOONER,
+    OTHER_PICTURES,
     SOONER,
+    TOO_LITTLE,
     all_full,
     beats_full_size,
     delivered,
@@ -15,7 +18,6 @@ from labkit.checks.growth import (
     shown_times,
     taught,
     taught_less,
-    too_slow,
 )
 from labkit.resize import growing_sizes
 from labkit.timing import Timing
@@ -167,7 +169,7 @@ EXERCISES = (
     Exercise(
         number="2.3",
         name="growing",
-        cases=lambda rng: [(4, 8), (8, 16), (_draw(rng, 5, 12), 12)],
+        cases=lambda rng: [(4, 8), (8, 16), *((_draw(rng, 5, 20), 4 * _draw(rng, 2, 8)) for _ in range(2))],
         reference=growing,
         compare=close(why="Every picture once an epoch: yield all that loader.epoch(size) gives, n_epochs times."),
         drive=shown_times,
@@ -180,7 +182,8 @@ EXERCISES = (
             baseline=all_full,
             fault=taught_less,
             asked=SOONER,
-            short=too_slow,
+            slow=NOT_SOONER,
+            says=(OTHER_PICTURES, TOO_LITTLE),
             cpu=True,
         ),
         points=5,

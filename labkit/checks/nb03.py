@@ -26,8 +26,9 @@ def long_sum(chunks: list[Tensor]) -> Float[Tensor, ""]:
 
 def _sum_cases(rng: torch.Generator) -> Sequence[tuple]:
     """Two numbers; ones, of which bf16 counts 256; chunks of one; numbers whose chunk sums bf16 cannot hold."""
-    ones = [torch.ones(100, dtype=torch.bfloat16) for _ in range(30)]
-    single = list(torch.full((3000,), 0.75, dtype=torch.bfloat16).split(1))
+    n_chunks, n_single = (int(torch.randint(*ends, (), generator=rng)) for ends in ((30, 60), (3000, 4000)))
+    ones = [torch.ones(100, dtype=torch.bfloat16) for _ in range(n_chunks)]
+    single = list(torch.full((n_single,), 0.75, dtype=torch.bfloat16).split(1))
     random = [torch.rand(size, generator=rng).bfloat16() for size in (700, 1, 513, 64)]
     return [([torch.tensor([1.0, 2.0], dtype=torch.bfloat16)],), (ones,), (single,), (random,)]
 
@@ -122,14 +123,15 @@ _GPUS = ((6, 1), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0
 
 
 def _choice_cases(rng: torch.Generator) -> Sequence[tuple]:
-    """A T4 in training first; then every machine with every kind of job."""
+    """A T4 in training first; then every machine with every kind of job, in an order that is drawn."""
     machines = [{"kind": "cuda", "features": (), "capability": each} for each in _GPUS]
     machines += [{"kind": "cpu", "features": each, "capability": None} for each in _CPUS]
     machines.sort(key=lambda machine: machine["capability"] != (7, 5))
     kinds = [(True, False), (False, False), (False, True), (True, True)]
     batches = (int(torch.randint(2, 500, (), generator=rng)), 1)
     jobs = [{"training": t, "batch": b, "accuracy_checked": c} for b in batches for t, c in kinds]
-    return [(dict(machine), dict(job)) for job in jobs for machine in machines]
+    first, *others = ((dict(machine), dict(job)) for job in jobs for machine in machines)
+    return [first, *(others[i] for i in torch.randperm(len(others), generator=rng))]
 
 
 def _other_choice(*, batch_first: bool = True, scaler: Callable | None = None, **change: object) -> Callable:

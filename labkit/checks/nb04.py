@@ -9,6 +9,8 @@ from labkit.checker import Exercise, exact
 from labkit.checks.guard import NanGuard, drive_guard, guard_cases, guard_faults, waits_for_old_work_only
 from labkit.checks.waitless import (
     FASTER,
+    NOT_FASTER,
+    OTHER_RUN,
     drive_loop,
     is_faster,
     loop_cases,
@@ -18,7 +20,6 @@ from labkit.checks.waitless import (
     quick_run,
     same_run,
     slow_loop,
-    too_slow,
     waits_seldom,
 )
 from labkit.timing import Timing
@@ -100,10 +101,12 @@ def _drive_call(fn: Callable, kind: str, n_queued: int) -> object:
 
 
 def _call_cases(rng: torch.Generator) -> Sequence[tuple]:
-    """Each kind of call, on a device that is idle and on one with work in its queue."""
+    """Each kind of call, on a device that is idle and on ones with work in their queue, in an order that is drawn."""
     kinds = ["launches", "waits", "waits the first time only", "takes the host a while"]
-    order = torch.randperm(len(kinds), generator=rng).tolist()
-    return [(kind, 0) for kind in kinds] + [(kinds[i], 3) for i in order]
+    queued = (0, 3, *torch.randint(1, 9, (2,), generator=rng).tolist())
+    first, *others = ((kind, n_queued) for n_queued in queued for kind in kinds)
+    drawn = [(kinds[i], n_queued) for i, n_queued in torch.randint(4, (8, 2), generator=rng).tolist()]
+    return [first, *(others[i] for i in torch.randperm(len(others), generator=rng)), *drawn]
 
 
 def _without_a_first_call(dev: object, keep_busy: Callable, call: Callable) -> bool:
@@ -182,7 +185,8 @@ EXERCISES = (
             baseline=lambda *given: slow_loop(*given[:4]),
             fault=same_run,
             asked=FASTER,
-            short=too_slow,
+            slow=NOT_FASTER,
+            says=(OTHER_RUN,),
         ),
         points=5,
         hints=(

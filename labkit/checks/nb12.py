@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from labkit.checker import Exercise, close
 from labkit.checks.buckets import ddp_cause, ddp_found, drive_ddp, in_buckets
-from labkit.checks.replicas import Ddp, in_ranks, trusted
+from labkit.checks.replicas import Ddp, in_ranks, seeds, trusted
 from labkit.checks.shares import drive_share, my_share, share_cases, share_cause
 from labkit.checks.tokens import TOKEN_MISTAKES, drive_tokens, one_at_a_time, token_mean_backward
 from labkit.ranks import counting
@@ -26,27 +26,30 @@ def shared_accuracy(model: nn.Module, inputs: Float[Tensor, "N F"], targets: Int
 
 
 class _Watched(nn.Module):
-    """A classifier that counts the examples it is shown."""
+    """A classifier that counts the examples that it is shown, or that a copy of it is."""
 
-    def __init__(self) -> None:
+    n_seen = 0
+
+    def __init__(self, dice: torch.Generator) -> None:
         super().__init__()
-        self.n_seen = 0
+        self.weight = nn.Parameter(torch.linalg.qr(torch.randn(4, 4, generator=dice)).Q)
 
     def forward(self, x: Float[Tensor, "N F"]) -> Float[Tensor, "N F"]:
-        """The inputs, as logits."""
-        self.n_seen += len(x)
-        return x
+        """Logits: the inputs, turned."""
+        _Watched.n_seen += len(x)
+        return x @ self.weight
 
 
 def _evaluated(fn: Callable, n: int, seed: int) -> dict:
     """What fn gives on this rank, how many examples the model was shown, and what was sent."""
     dice = torch.Generator().manual_seed(seed)
     targets = torch.randint(4, (n,), generator=dice)
-    model, inputs = _Watched(), 0.7 * torch.eye(4)[targets] + torch.rand(n, 4, generator=dice)
-    inputs[0] = -inputs[0]  # the first one, which padding would count twice, is as good as always wrong
+    model, logits = _Watched(dice), 0.7 * torch.eye(4)[targets] + torch.rand(n, 4, generator=dice)
+    logits[0] = -logits[0]  # the first one, which padding would count twice, is as good as always wrong
+    inputs, _Watched.n_seen = logits @ model.weight.detach().T, 0
     with counting() as c:
         accuracy = fn(model, inputs, targets)
-    return {"accuracy": accuracy, "seen": model.n_seen, "bytes": c.n_bytes}
+    return {"accuracy": accuracy, "seen": _Watched.n_seen, "calls": c.n_calls, "bytes": c.n_bytes}
 
 
 def _drive_accuracy(fn: Callable, n: int, world_size: int, seed: int) -> list:
@@ -59,15 +62,23 @@ def _by_shares(fn: Callable) -> str | None:
     """None where each rank looks at its part and sends a few numbers; otherwise what it does instead."""
     n, world_size, few_bytes = 1000, 3, 64
     ranks = in_ranks("12.2", _evaluated, world_size, fn, n, 3)
-    seen, sent = max(rank["seen"] for rank in ranks), max(rank["bytes"] for rank in ranks)
-    if seen > -(-n // world_size):
-        return f"A rank's model was shown {seen} of {n} examples: each of {world_size} ranks looks at its part only."
+    seen, sent = [rank["seen"] for rank in ranks], max(rank["bytes"] for rank in ranks)
+    if (most := max(seen)) > -(-n // world_size):
+        return f"A rank's model was shown {most} of {n} examples: each of {world_size} ranks looks at its part only."
+    if sum(seen) < n:
+        return f"Of {n} examples the model was shown {sum(seen)} on all ranks together: call it on each rank's part."
+    if not all(rank["calls"] for rank in ranks):
+        return "A rank sent nothing to the others: the counts are summed over the ranks, dist.all_reduce(n_right)."
     if sent > few_bytes:
         return f"A rank handed in {sent:,} bytes: count first, then sum one or two numbers over the ranks."
     return None
 
 
-_PARTS = ((7, 2), (10, 3), (4, 3), (1, 2))  # examples and ranks: with a rest, two, two ranks' worth, a rank without any
+def _accuracy_cases(rng: torch.Generator) -> list[tuple[int, int, int]]:
+    """Examples, ranks and a seed: with a rest of one, twice; two ranks' worth for three; a rank without any."""
+    few, more = torch.randint(3, 30, (2,), generator=rng).tolist()
+    parts = ((2 * few + 1, 2), (3 * more + 1, 3), (4, 3), (1, 2))
+    return [(n, w, seed) for (n, w), seed in zip(parts, seeds(rng, 4), strict=True)]
 
 
 def _own_part(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
@@ -90,7 +101,7 @@ def _padded(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
     mine = list(DistributedSampler(range(len(inputs)), shuffle=False))
     counts = torch.tensor([(model(inputs[mine]).argmax(1) == targets[mine]).sum(), len(mine)])
     dist.all_reduce(counts)
-    return (counts[0] / counts[1]).item()
+    return counts[0].item() / counts[1].item()
 
 
 _ACCURACY_MISTAKES = (
@@ -98,11 +109,6 @@ _ACCURACY_MISTAKES = (
     ("DistributedSampler pads: it deals some examples twice, and they count twice.", _padded),
     ("A mean of the parts' means: parts differ in size. Sum counts, and divide once, by all.", _mean_of_means),
 )
-
-
-def _seeds(rng: torch.Generator, n: int) -> list[int]:
-    """Seeds for ranks, which cannot share a generator."""
-    return torch.randint(1, 1000, (n,), generator=rng).tolist()
 
 
 EXERCISES = (
@@ -123,7 +129,7 @@ EXERCISES = (
     Exercise(
         number="12.2",
         name="shared_accuracy",
-        cases=lambda rng: [(n, w, s) for (n, w), s in zip(_PARTS, _seeds(rng, 4), strict=True)],
+        cases=_accuracy_cases,
         reference=shared_accuracy,
         compare=close(1e-9, 1e-9, "The number of right answers of all ranks, divided by the number of all examples."),
         drive=_drive_accuracy,
@@ -139,7 +145,7 @@ EXERCISES = (
     Exercise(
         number="12.3",
         name="token_mean_backward",
-        cases=lambda rng: list(zip((1, 2, 3), _seeds(rng, 3), ((), (), (1,)), strict=True)),
+        cases=lambda rng: list(zip((1, 2, 3), seeds(rng, 3), ((), (), (1,)), strict=True)),
         reference=token_mean_backward,
         compare=close(1e-9, 1e-12, "All losses added up, and divided once by the number of all tokens that count."),
         drive=drive_tokens,
@@ -155,7 +161,7 @@ EXERCISES = (
     Exercise(
         number="12.4",
         name="Ddp",
-        cases=lambda rng: [(w, b, s) for w, b, s in zip((2, 3), (10**6, 3000), _seeds(rng, 2), strict=True)],
+        cases=lambda rng: [(w, b, s) for w, b, s in zip((2, 3), (10**6, 3000), seeds(rng, 2), strict=True)],
         reference=Ddp,
         compare=ddp_cause,
         drive=drive_ddp,

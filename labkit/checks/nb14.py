@@ -6,6 +6,7 @@ import torch
 
 from labkit.checker import Exercise, close, exact
 from labkit.checks import gathered, scattered, sharded, zero
+from labkit.checks.replicas import seeds
 
 # ---- 14.1: bytes by stage -------------------------------------------------------------------------------------------
 
@@ -116,7 +117,7 @@ def _needs(layers: list[int], ranks: int) -> list[int]:
 
 
 def _fit_cases(rng: torch.Generator) -> Sequence[tuple]:
-    """Room for exactly each stage, and a byte less; layers with a rest, one that is larger than all others.
+    """Room for exactly each stage, and a byte less; layers with a rest, one that is larger than all; order drawn.
 
     The ranks divide the largest layer, so that it does not matter whether what is gathered counts with its padding.
     """
@@ -125,7 +126,8 @@ def _fit_cases(rng: torch.Generator) -> Sequence[tuple]:
     for layers, ranks in (([100, 60, 41], 4), ([10, 10, 504], 8), (drawn, 16)):
         needs = _needs(layers, ranks)
         cases += [(layers, ranks, room) for n_bytes in needs for room in (n_bytes, n_bytes - 1)]
-    return [*cases, ([100, 100], 2, 10), ([8, 4032, 8], 64, 24_000)]
+    others = [*cases[1:], ([100, 100], 2, 10), ([8, 4032, 8], 64, 24_000)]
+    return [cases[0], *(others[i] for i in torch.randperm(len(others), generator=rng))]
 
 
 def _chosen(needs: Callable[[list[int], int], list]) -> Callable:
@@ -199,11 +201,6 @@ _FORGOTTEN_MISTAKES = (
 )
 
 
-def _seeds(rng: torch.Generator, n: int) -> list[int]:
-    """Seeds for ranks, which cannot share a generator."""
-    return torch.randint(1, 1000, (n,), generator=rng).tolist()
-
-
 _SHAPES1 = ((2, (((4,), (3, 2)),)), (3, (((2,),), ((5, 3), (7,), (2, 2)))))
 _SIZES2 = ((2, (6, 4)), (3, (7, 2, 5)))
 
@@ -225,7 +222,7 @@ EXERCISES = (
     Exercise(
         number="14.2",
         name="FlatStage1",
-        cases=lambda rng: [(w, shapes, s) for (w, shapes), s in zip(_SHAPES1, _seeds(rng, 2), strict=True)],
+        cases=lambda rng: [(w, shapes, s) for (w, shapes), s in zip(_SHAPES1, seeds(rng, 2), strict=True)],
         reference=zero.FlatStage1,
         compare=sharded.stage1_cause,
         drive=sharded.drive_stage1,
@@ -241,7 +238,7 @@ EXERCISES = (
     Exercise(
         number="14.3",
         name="ClippedStage2",
-        cases=lambda rng: [(w, sizes, s) for (w, sizes), s in zip(_SIZES2, _seeds(rng, 2), strict=True)],
+        cases=lambda rng: [(w, sizes, s) for (w, sizes), s in zip(_SIZES2, seeds(rng, 2), strict=True)],
         reference=zero.ClippedStage2,
         compare=scattered.stage2_cause,
         drive=scattered.drive_stage2,
@@ -258,7 +255,7 @@ EXERCISES = (
     Exercise(
         number="14.4",
         name="GatheredStage3",
-        cases=lambda rng: [(w, sizes, s) for (w, sizes), s in zip(_SIZES2, _seeds(rng, 2), strict=True)],
+        cases=lambda rng: [(w, sizes, s) for (w, sizes), s in zip(_SIZES2, seeds(rng, 2), strict=True)],
         reference=zero.GatheredStage3,
         compare=gathered.stage3_cause,
         drive=gathered.drive_stage3,

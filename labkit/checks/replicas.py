@@ -20,6 +20,11 @@ WIDTH, _N_LAYERS = 16, 4
 _WAIT_S = 4.0
 
 
+def seeds(rng: torch.Generator, n: int) -> list[int]:
+    """Seeds for ranks, which cannot share a generator; too many for one rank to try what another one was given."""
+    return torch.randint(2**31, (n,), generator=rng).tolist()
+
+
 def in_ranks(number: str, trial: Callable, world_size: int, *args: object) -> list:
     """What trial(*args) returns by rank, on the CPU; the stub of exercise `number` raises here what it raised there."""
     try:

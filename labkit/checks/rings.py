@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from labkit.checker import close
+from labkit.checks.replicas import seeds
 from labkit.cost import ring_all_reduce_bytes
 from labkit.ranks import RankError, counting, run_ranks
 
@@ -61,7 +62,8 @@ def ring_shapes(rng: torch.Generator) -> Sequence[tuple]:
     """
     draw = lambda: int(torch.randint(1, 6, (), generator=rng))
     drawn = tuple((draw(), draw()) for _ in range(3))
-    return [(2, ((4,),), 0), (4, ((3,), (2, 1)), 1), (4, ((2,), (1,)), 2), (3, (*drawn, (7,)), draw())]
+    worlds = [(2, ((4,),)), (4, ((3,), (2, 1))), (4, ((2,), (1,))), (3, (*drawn, (7,)))]
+    return [(*each, seed) for each, seed in zip(worlds, seeds(rng, 4), strict=True)]
 
 
 def averaged(fn: Callable, world_size: int, shapes: Shapes, seed: int) -> dict:
@@ -108,6 +110,8 @@ def ring_of_all(fn: Callable) -> str | None:
     own = {op for each in ranks for op, n in each["calls"].items() if n} - {"send", "recv"}
     if own:
         return f"It calls {', '.join(sorted(own))}: the ring is to be made of messages, isend and irecv."
+    if not all(each["calls"].get("send", 0) for each in ranks):
+        return "A rank sends nothing: its numbers must reach all others, by messages that go round the ring."
     most = {what: max(each[what].get("send", 0) for each in ranks) for what in ("calls", "bytes")}
     if most["calls"] > 2 * (world_size - 1):
         return (

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from labkit.checks.replicas import seeds
 from labkit.ranks import RankError, counting, run_ranks
 
 Batch = tuple[Float[Tensor, "_ 3"], Float[Tensor, "_ 1"]]
@@ -164,11 +165,11 @@ def _paths(trained_ones: dict) -> list[list[Tensor]]:
 
 def uneven_cases(rng: torch.Generator) -> Sequence[tuple]:
     """One rank with a batch more, of two; then three ranks, batches of several sizes, one rank without any."""
-    seed = lambda: int(torch.randint(1000, (), generator=rng))
     draw = lambda low, n: torch.randint(low, low + 4, (n,), generator=rng).tolist()
     more = [[4, 4, 4], [4, 4]]
     mixed = [draw(2, 2), draw(6, 5), []]
-    return [(seed(), more), (seed(), mixed)]
+    first, second = seeds(rng, 2)
+    return [(first, more), (second, mixed)]
 
 
 def same_training(got: dict, expected: dict) -> str | None:

@@ -4,6 +4,9 @@ The clocks are the grader's: the wall's from a request to its reply, or what the
 has inputs of its own, sent with the request that is timed, and its result is held against the baseline's: to remember,
 to guess or to do nothing gains nothing. While the baseline runs, all that the learner has started stands still.
 
+What is said of an answer is one of a few sentences: it has seen hidden inputs by now, so neither an error's text nor a
+number that it has a part in may reach who has written it. Which sentence, and which status, it can still choose.
+
 What is left: on a machine with too much to do a ratio says less, and processes that keep waking up can get an answer
 more than its share; one that has such helpers is timed again alone, and a person is told. The answer can also do the
 work in another way than asked for, which is the mechanism's business, and that is looked at in the learner's process.
@@ -16,8 +19,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from labkit.compare import Unfit
-from labkit.describe import describe_error
 from labkit.exercise import Exercise
 from labkit.grading import watch
 from labkit.grading.asked import Answering, Asked
@@ -29,6 +30,7 @@ _NEAR, _SURE = 0.4, 1.25
 _LIMIT_S = 120.0  # of either side, for all its rounds
 _ENOUGH_S = 60.0  # after so long, no more rounds
 _ENDED = "It was right on its cases, and gave nothing in the longer run that is timed."
+OTHER = "In the run that is timed it did other work than the baseline, or gave what cannot be compared."
 _ROUNDS, _ROUNDS_ALONE = (2, 2, 4), (4, 4, 8, 8)
 
 
@@ -48,7 +50,7 @@ class Timeable(Answering, Protocol):
 
 @dataclass(frozen=True)
 class Timed:
-    """status: ok, wrong, or how the answer ended its run. cause: what is wrong, "" within the bar.
+    """status: ok, wrong, or how the answer ended its run. cause: what is wrong, "" within the bar; a fixed sentence.
 
     ratio: how many times as fast as the baseline the answer is. near: whether a machine with less to do might say
     otherwise, as it is short of the bar by little, or has processes that help it.
@@ -107,11 +109,10 @@ class _Race:
         value, seconds = self.answer.run(ready, seed)
         try:  # whatever a learner's process has sent must not stop the grader
             got, seconds = self._finished(value, seconds)
-            self.cause = self.timing.fault(got, expected)
-        except Unfit as unfit:
-            self.cause = f"In the run that is timed: {unfit.what}. {unfit.cause}"
-        except Exception as error:
-            self.cause = f"The timed run gave what cannot be used: {describe_error(error)}"
+            cause = self.timing.fault(got, expected)
+            self.cause = cause if cause is None or cause in self.timing.says else OTHER
+        except Exception:
+            self.cause = OTHER
         self._answers_s = min(self._answers_s, seconds)
 
     def _finished(self, value: object, seconds: float) -> tuple[object, float]:
@@ -152,4 +153,4 @@ def timed(mine: Timeable, other: Timeable, exercise: Exercise, *, seed: int, alo
             break
     if race.ratio >= asked:
         return Timed("ok", race.ratio, near=bool(mine.helpers()))
-    return Timed("wrong", race.ratio, race.timing.short(race.ratio), near=race.ratio > near)
+    return Timed("wrong", race.ratio, race.timing.slow, near=race.ratio > near)

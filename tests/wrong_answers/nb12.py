@@ -1,5 +1,6 @@
 """Wrong answers that learners of lesson 12 would give, each with a part of the message that must meet it."""
 
+import copy
 import os
 import random
 
@@ -160,6 +161,23 @@ def drops_the_uneven_rest(model, inputs, targets):
 
 def looks_at_everything(model, inputs, targets):
     return (model(inputs).argmax(1) == targets).sum().item() / len(targets)
+
+
+def asks_a_copy_for_everything(model, inputs, targets):
+    return looks_at_everything(copy.deepcopy(model), inputs, targets)
+
+
+def asks_no_model(model, inputs, targets):
+    return (inputs.argmax(1) == targets).sum().item() / len(targets)
+
+
+def works_with_the_weights(model, inputs, targets):
+    return ((inputs @ model.weight).argmax(1) == targets).sum().item() / len(targets)
+
+
+def sends_nothing(model, inputs, targets):
+    model(inputs[_mine()])
+    return works_with_the_weights(model, inputs, targets)
 
 
 def gathers_predictions(model, inputs, targets):
@@ -632,6 +650,10 @@ WRONG = {
         ("evaluates padding", evaluates_padding, "DistributedSampler pads"),
         ("drops the rest", drops_the_uneven_rest, "wrong result"),
         ("looks at everything", looks_at_everything, "not in the way asked for.*|shown 1000 of 1000"),
+        ("asks a copy for everything", asks_a_copy_for_everything, "not in the way asked for.*|shown 1000 of 1000"),
+        ("asks no model", asks_no_model, "wrong result"),
+        ("works with the weights", works_with_the_weights, "it on each rank's part"),
+        ("sends nothing", sends_nothing, "A rank sent nothing"),
         ("gathers predictions", gathers_predictions, "count first, then sum"),
         ("only rank 0 knows", only_rank_0_knows, "wrong result"),
         ("leaves where it has none", leaves_where_it_has_none, "RankError: all_reduce .* waited for rank 1"),
