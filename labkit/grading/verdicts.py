@@ -60,11 +60,11 @@ class Judging:
     """One exercise of one student on its way to a result: the cases of class, then those of the private seed.
 
     Those of class come first for all exercises of a session: what its process is asked there may be told to the learner
-    in full, and by then it has not seen a hidden input of any exercise. After that its code can choose no more of what the
-    learner reads than the status and one of a few sentences; the seconds, which it can choose too, are on no page of a
-    learner's. cell: the name under which the session has run
-    the learner's own cell, whose output is part of the result. beside: opens a session in which nothing of the
-    learner's has run, for the baseline of a bar; None: bars are left out. alone: nothing else is being graded.
+    in full, and by then it has not seen a hidden input of any exercise. After that its code can choose no more of what
+    the learner reads than the status and one of a few sentences; the seconds, which it can choose too, are on no page
+    of a learner's. cell: the name under which the session has run the learner's own cell, whose output is part of the
+    result. beside: opens a session in which nothing of the learner's has run, for the baseline of a bar; None: bars are
+    left out. alone: nothing else is being graded.
     """
 
     def __init__(
