@@ -197,9 +197,9 @@ class Tolerance:
         return ~torch.isclose(got, expected, rtol=self.rtol, atol=self.atol, equal_nan=True)
 
     def __call__(self, got: object, expected: object) -> str | None:
-        for (_, mine), (_, right) in zip(leaves(got), leaves(expected), strict=True):
+        for (place, mine), (_, right) in zip(leaves(got), leaves(expected), strict=True):
             if self.differs(mine, right).any():
-                return " ".join(filter(None, (not holds_others(expected) and self._pattern(mine, right), self.why)))
+                return f"{'' if holds_others(expected, place) else self._pattern(mine, right)} {self.why}".strip()
         return None if _same_apart_from_numbers(got, expected) else self.why
 
     def _pattern(self, got: Tensor, expected: Tensor) -> str:

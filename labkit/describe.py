@@ -102,11 +102,15 @@ def without_values(value: object) -> str:
     return ""
 
 
-def holds_others(value: object) -> bool:
-    """Whether a value is or holds a bool or a text, of which no arithmetic makes another."""
+def holds_others(value: object, place: str = "") -> bool:
+    """Whether a value is or holds a bool or a text, of which no arithmetic makes another; of a dictionary, what place
+    names in it.
+    """
     if isinstance(value, (Tensor, np.ndarray)):
         return str(value.dtype).endswith("bool")
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    if isinstance(value, Mapping):
+        return any(holds_others(item) for key, item in value.items() if place.startswith(f"[{key!r}]"))
+    items = value if isinstance(value, (list, tuple)) else ()
     return isinstance(value, (bool, np.bool_, str)) or any(map(holds_others, items))
 
 
