@@ -1,5 +1,6 @@
 """Exercise 19.3: which runs of a notebook's cells found a name that the notebook, read down, would not have given."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -37,7 +38,8 @@ _BY_HAND = (
 
 def stale_cases(rng: torch.Generator) -> Sequence[tuple]:
     """By hand, then drawn: some cells, names read and bound at random, run mostly downwards, the page without one."""
-    return [(cells, list(ran), list(page)) for cells, ran, page in _BY_HAND] + [_drawn(rng) for _ in range(25)]
+    by_hand = [(copy.deepcopy(cells), list(ran), list(page)) for cells, ran, page in _BY_HAND]
+    return by_hand + [_drawn(rng) for _ in range(25)]
 
 
 def _drawn(rng: torch.Generator) -> tuple:
