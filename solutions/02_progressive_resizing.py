@@ -126,7 +126,16 @@ def race(arm, seed=11):
     return fit(model, PLANS[arm], arms[arm]["settings"]["peak"], seed, every=32)
 
 
-runs = {arm: race(arm) for arm in PLANS}
+told = {"config": PLANS, "data": {"glyphs": images}, "seeds": (11,)}
+with repro.run("02-race", **told, casual=True) as it:
+    runs = {arm: race(arm) for arm in PLANS}
+    for arm, run in runs.items():
+        for step, loss in enumerate(run.losses):
+            it.log(step, **{arm: loss})
+
+# %% [markdown]
+# Both runs are recorded, every loss of every step, in the folder `runs/` of the course, as in lesson 01. `labkit runs
+# remake 02-race` makes the race again in a clean copy of the code. Do you expect the same losses, to the last bit?
 
 # %%
 curves = {arm: (run.eval_cpu_s, run.eval_accuracies) for arm, run in runs.items()}
