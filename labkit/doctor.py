@@ -28,6 +28,7 @@ _LAB = {
     "nbclient": "to execute a lesson without a browser",
     "nbformat": "to read and write notebooks",
     "accelerate": "taught beside our own launcher",
+    "torchdata": "a loader that goes on in the middle of an epoch, in lesson 09",
 }
 _COMPILERS = {
     "win32": "https://visualstudio.microsoft.com/visual-cpp-build-tools/ (then start from its x64 Native Tools prompt)",

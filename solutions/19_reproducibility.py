@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 import zlib
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -304,7 +305,7 @@ def in_workers(n):
 
 # %%
 PROGRAM += """
-def draws():
+def drawn():
     told = {"Python's random": random.random(), "np.random": np.random.rand()}
     told["torch.rand"] = torch.rand(1).item()
     told["shuffle of a DataLoader"] = list(DataLoader(range(20), shuffle=True, batch_size=None))
@@ -317,11 +318,11 @@ def draws():
     return {"draws": told, "one worker": one[:3], "two": two[:3], "copied": two[3]}
 
 if __name__ == "__main__":
-    told = {"nothing": draws()}
+    told = {"nothing": drawn()}
     torch.manual_seed(0)
-    told["torch"] = draws()
+    told["torch"] = drawn()
     random.seed(0), np.random.seed(0), torch.manual_seed(0)
-    told["all three"] = draws()
+    told["all three"] = drawn()
     print(json.dumps(told))
 """
 
@@ -675,7 +676,7 @@ with run("train", config={"rate": rate}, data={"x": x}, seeds=(seed,)) as it:
 """
 
 # %%
-GIT = shutil.which("git") is not None
+GIT = bool(shutil.which("git") and find_spec("typer"))  # labkit's command needs typer
 if GIT:
     small = Scratch({"train.py": TRAIN})
 

@@ -409,11 +409,11 @@ def class_of(hw1, folder):
 
 
 GRADES = """student,test-double (advisory),test-half (advisory),test-partly (advisory),essay,plot,points,max_points
-ann,2,1,3,0,0,6,15
-bob,0,1,3,0,0,4,15
-cleo,0,0,0,0,0,0,15
-dan,0,0,0.75,0,0,0.75,15
-eve,0,1,3,0,0,4,15
+ann,2,1,3,,,6,15
+bob,0,1,3,0,,4,15
+cleo,0,0,0,0,,0,15
+dan,0,0,0.75,0,,0.75,15
+eve,0,1,3,0,,4,15
 """
 
 
@@ -438,7 +438,7 @@ def test_a_class_with_an_instructors_notebook(labkit, tmp_path, hw1):
     assert not any("-3" in path.read_text() for path in out.rglob("*.html"))
     assert labkit("override", "ann", "essay", "3.5", "--why", "Well said.", "--out", out)[0] == 0
     assert labkit("grade", tmp_path / "in", "--nbgrader", hw1.path, "--out", out)[0] == 0, "from what is kept"
-    assert "ann,2,1,3,3.5,0,9.5,15" in (out / "grades.csv").read_text()
+    assert "ann,2,1,3,3.5,,9.5,15" in (out / "grades.csv").read_text()
 
 
 def test_options_that_do_not_go_together_get_a_sentence(labkit, tmp_path, hw1):

@@ -152,7 +152,11 @@ def _given(known, other, fn, *_case):
     return known.get(fn, other)
 
 
-@pytest.mark.parametrize("exercise", [each for each in EXERCISES if each.find], ids=lambda each: each.number)
+# Of 9.3 many dealings are right, so that a number changed may make another right one.
+DRIVEN = [each for each in EXERCISES if each.find and each.drive and each.number != "9.3"]
+
+
+@pytest.mark.parametrize("exercise", DRIVEN, ids=lambda each: each.number)
 def test_forged_values_of_a_drive_gain_nothing(exercise):
     cases = list(exercise.cases(generator_for(exercise, SEED)))
     for case in (cases[0], cases[-1]):

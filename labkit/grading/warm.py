@@ -30,6 +30,8 @@ _LOADED = (
     "matplotlib.pyplot",
     "matplotlib_inline.backend_inline",
     "labkit.grading.harness",
+    "labkit.packing",
+    "labkit.balance",
     "labkit.data",
     "labkit.ranks",
     "labkit.sync",
