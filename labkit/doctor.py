@@ -20,7 +20,7 @@ from labkit.units import format_bytes
 
 _NEEDED_BYTES = 2_000_000_000
 _TIERS = ("cpu", "gpu", "gpu2")
-_SHOWN = ("labkit", "torch", "numpy", "matplotlib", "scikit-learn", "jupyterlab", "ipywidgets", "accelerate", "triton")
+_SHOWN = ("labkit", "torch", "numpy", "matplotlib", "jupyterlab", "ipywidgets", "accelerate", "triton")
 _LAB = {
     "jupyterlab": "to work in notebooks (labkit run needs none)",
     "ipykernel": "the kernel that runs a notebook's cells",

@@ -13,6 +13,7 @@ import tarfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+import labkit
 from labkit import unpacking
 from labkit.course import CourseError, Lesson
 
@@ -40,15 +41,34 @@ def contents(lesson: Lesson) -> dict[str, bytes]:
 
 
 def _modules(lesson: Lesson) -> list[Path]:
-    """The modules of labkit that travel."""
-    found = [path for path in sorted(_PACKAGE.rglob("*.py")) if path.relative_to(_PACKAGE).parts[0] != "checks"]
+    """The modules of labkit that travel: those that the lesson or its checks may come to, and its data."""
     wanted, checks = [_PACKAGE / "checks" / "__init__.py", _PACKAGE / "checks" / f"nb{lesson.number}.py"], []
     while wanted:
         path = wanted.pop()
         if path.exists() and path not in checks:
             checks.append(path)
             wanted += [_PACKAGE / "checks" / f"{name}.py" for name in sorted(_checks_imported(path))]
-    return [path for path in found if path.relative_to(_PACKAGE).parts[0].removesuffix(".py") not in STAYING] + checks
+    text = lesson.text()
+    reached = _reached([text, *(path.read_text(encoding="utf-8") for path in checks)])
+    digits = [_PACKAGE / "data" / "digits.npz"] if re.search(r"import .*\bdigits\b", text) else []
+    return [*reached, *checks, *digits]
+
+
+def _reached(texts: list[str]) -> list[Path]:
+    """The modules that these texts name or import, and so on from there; of a package all, for ranks start by name."""
+    found: set[Path] = {_PACKAGE / "__init__.py"}
+    texts = [*texts, "labkit.unpacking, labkit.progress and labkit.setting, for the first cell"]
+    while texts:
+        text = texts.pop()
+        named = set(re.findall(r"\blabkit\.(\w+)", text))
+        for listed in re.findall(r"\bfrom labkit import ([\w, ]+|\([^)]*\))", text):
+            named |= {labkit._HOME.get(name, name) for name in re.findall(r"\w+", listed)}
+        for name in named - STAYING - {"checks"}:
+            one = _PACKAGE / f"{name}.py"
+            new = {path for path in (one, *(_PACKAGE / name).rglob("*.py")) if path.is_file()} - found
+            found |= new
+            texts += [path.read_text(encoding="utf-8") for path in new]
+    return sorted(found)
 
 
 def _checks_imported(path: Path) -> set[str]:

@@ -16,8 +16,9 @@ import bare
 import fabricated
 import nbformat
 import pytest
-from test_layers import LAYERS
+from test_layers import LAYERS, imports
 
+import labkit
 from labkit import build, course, export, parcel, unpacking
 
 RANKS = '''# %% [markdown]
@@ -96,7 +97,7 @@ def test_the_same_lesson_makes_the_same_bytes(toy):
 def test_what_travels_with_each_lesson(lesson):
     """The learner's notebook holds no solved line, and of the checks those of its own lesson; Kaggle takes its size."""
     text = export.notebook_text(lesson, export.PLACES["kaggle"], solved=False)
-    assert len(text) < 0.6 * export.KAGGLE_BYTES
+    assert len(text) < export.KAGGLE_BYTES / 2
     files = files_in(json.loads(text))
     assert {name for name in files if re.search(r"nb\d\d\.py$", name)} <= {f"labkit/checks/nb{lesson.number}.py"}
     assert re.fullmatch(rb"(# \w+: .+\n)+", files.pop(f"solutions/{lesson.source.name}"))
@@ -116,9 +117,19 @@ def test_nothing_that_a_lesson_can_reach_needs_another_package(lesson):
     files = {name: text for name, text in files.items() if name.endswith(".py")} | {"": lesson.text().encode()}
     names = set().union(*map(imported, files.values()))
     known = brought_along() | set(sys.stdlib_module_names) | set(parcel.TRAVELLING) | {"labkit"}
-    unused = {"sklearn"}  # of the digits alone, and Kaggle's and Colab's images have it
     asked_for = {name for name in ("torchdata",) if f'find_spec("{name}")' in lesson.text()}  # and does without
-    assert names - known - unused - asked_for == set()
+    assert names - known - asked_for == set()
+
+
+@pytest.mark.parametrize("lesson", course.lessons(), ids=lambda lesson: lesson.name)
+def test_what_a_lesson_imports_of_labkit_travels_and_no_other_data(lesson):
+    files = parcel.contents(lesson)
+    sources = [text for name, text in files.items() if name.endswith(".py") and unpacking.PACKAGES not in name]
+    wanted = set().union(*(imports(ast.parse(text)) for text in [*sources, lesson.text()]))
+    wanted = {labkit._HOME.get(name, name) for name in wanted} - parcel.STAYING - {"__version__"}
+    there = {name.split("/")[1].removesuffix(".py") for name in files if name.startswith("labkit/")}
+    assert wanted <= there
+    assert ("labkit/data/digits.npz" in files) == ("from labkit.data import digits" in lesson.text())
 
 
 def test_what_no_lesson_needs_stays():

@@ -44,7 +44,7 @@ def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def _imports(tree: ast.AST) -> set[str]:
+def imports(tree: ast.AST) -> set[str]:
     """The labkit modules that a tree imports, at any depth."""
     found = set()
     for node in ast.walk(tree):
@@ -71,14 +71,14 @@ def _body_lines(node: ast.FunctionDef) -> int:
 def test_a_module_imports_only_from_its_own_row_and_those_above(path):
     name = _name(path)
     assert name in ROW, f"{name} stands in no layer: give it one in LAYERS"
-    below = {other for other in _imports(_tree(path)) - {name, "__version__"} if ROW.get(other, 99) > ROW[name]}
+    below = {other for other in imports(_tree(path)) - {name, "__version__"} if ROW.get(other, 99) > ROW[name]}
     assert not below, f"{name} (row {ROW[name]}) imports {sorted(below)} from rows below it"
 
 
 def test_modules_do_not_import_each_other_in_a_circle():
     edges = {}
     for path in MODULES:
-        edges.setdefault(_name(path), set()).update(_imports(_tree(path)) - {_name(path)})
+        edges.setdefault(_name(path), set()).update(imports(_tree(path)) - {_name(path)})
     while edges:
         free = [name for name, needs in edges.items() if not needs & edges.keys()]
         assert free, f"a circle of imports among {sorted(edges)}"

@@ -12,7 +12,7 @@ from labkit import hardware
 from labkit.repro.files import plain
 from labkit.repro.places import git
 
-_PACKAGES = ("labkit", "torch", "numpy", "matplotlib", "scikit-learn", "accelerate", "triton")
+_PACKAGES = ("labkit", "torch", "numpy", "matplotlib", "accelerate", "triton")
 
 
 def _version(package: str) -> str | None:
