@@ -137,7 +137,7 @@ def _moved(value):
         return {key: _moved(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_moved(each) for each in value]
-    return {float: lambda: value + 0.01, str: lambda: ""}.get(type(value), lambda: value)()
+    return {float: lambda: value + 0.01, int: lambda: value + 1, str: lambda: ""}.get(type(value), lambda: value)()
 
 
 def _forged(due):
@@ -152,15 +152,11 @@ def _given(known, other, fn, *_case):
     return known.get(fn, other)
 
 
-# Of 9.3 many dealings are right, so that a number changed may make another right one.
-DRIVEN = [each for each in EXERCISES if each.find and each.drive and each.number != "9.3"]
-
-
-@pytest.mark.parametrize("exercise", DRIVEN, ids=lambda each: each.number)
+@pytest.mark.parametrize("exercise", [each for each in EXERCISES if each.find], ids=lambda each: each.number)
 def test_forged_values_of_a_drive_gain_nothing(exercise):
     cases = list(exercise.cases(generator_for(exercise, SEED)))
     for case in (cases[0], cases[-1]):
-        due = exercise.drive(exercise.reference, *case)
+        due = exercise.run(exercise.reference, case)
         for given in [due, *_forged(due)]:
             drive = partial(_given, {exercise.reference: due}, given)
             asked = replace(exercise, drive=drive, cases=lambda _, case=case: [case], mechanism=None, bar=None)
