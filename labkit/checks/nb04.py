@@ -139,8 +139,8 @@ EXERCISES = (
             ("It trusts the first call, which may wait for reasons of its own: call it once before.",)
             + (_without_a_first_call,),
             (
-                "It says yes where the call does not wait. It asks when all is done already (ask right after the call, "
-                "before anything waits), or the wrong way round.",
+                "It says yes where the call does not wait. A clock does so, where the host is slow; else it asks when "
+                "all is done already (ask right after the call, before anything waits), or the wrong way round.",
                 _asks_too_late,
             ),
             ("It says no where the call waits: put work in front, call, then ask marker.done(), not a clock.",)

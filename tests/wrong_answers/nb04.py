@@ -346,7 +346,7 @@ WRONG = {
         ("asks after a wait", asks_after_a_wait, "asks when all is done already"),
         ("trusts the first call", trusts_the_first_call, "first call"),
         ("puts nothing in front", nothing_in_front, "put work in front"),
-        ("takes the time", takes_the_time, "not a clock|where the call does not wait"),
+        ("takes the time", takes_the_time, "A clock does so|not a clock"),
         ("waits itself", waits_itself, "asks when all is done already"),
         ("asks the wrong way round", asks_the_wrong_way_round, "wrong way round"),
         ("counts recorded waits", counts_recorded_waits, "of paper, has fetch and synchronize, and no recording"),
