@@ -930,7 +930,8 @@ claim(
 
 # %% [markdown]
 # The traps: each token sees itself and what comes before it, in its own document alone; padding must see something,
-# for a softmax over nothing is not a number; and no document may see padding. What else is in the padding is up to you.
+# for a softmax over nothing is not a number; and documents and padding do not see each other. Which padding sees which
+# is up to you, and so are positions there, from 0 to capacity - 1.
 
 
 # %%

@@ -1,12 +1,15 @@
 """How answers of lesson 09 are looked at: a row's mask, rows of documents, batches dealt to ranks."""
 
+import random
 from collections.abc import Callable, Sequence
 from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from labkit.compare import Finding
+from labkit.repro import seed_all
 
 MOST_ROWS = 1.02  # times the lower bound: first-fit decreasing stays below it on these lengths, first-fit does not
 MOST_WAITING = 1.02  # times the tokens of an even deal: longest first stays within 1.01, other ways are beyond 1.03
@@ -16,15 +19,20 @@ _MANY = 100  # documents: with fewer, chance decides about an order or about bal
 # ---- 9.1: the mask and the positions of a row ------------------------------------------------------------------------
 
 
-def drive_mask(fn: Callable, lengths: list[int], capacity: int) -> dict:
-    """The mask and the positions, whatever is free in the padding brought into one form."""
-    mask, positions = map(torch.as_tensor, fn(lengths, capacity))
+def drive_mask(fn: Callable, lengths: list[int], capacity: int) -> object:
+    """The mask and the positions, whatever is free in the padding brought into one form; another answer as it is."""
+    answer = fn(lengths, capacity)
+    try:
+        mask, positions = (torch.as_tensor(each).clone() for each in answer)
+    except (TypeError, ValueError, RuntimeError):
+        return answer
+    if mask.shape != (capacity, capacity) or positions.shape != (capacity,):
+        return answer
     n = sum(lengths)
-    if mask.shape == (capacity, capacity) and positions.shape == (capacity,):
-        mask, positions = mask.clone(), positions.clone()
-        mask[n:, n:] = _only_itself(mask[n:, n:])
+    mask[n:, n:] = _only_itself(mask[n:, n:])
+    if ((positions[n:] >= 0) & (positions[n:] < capacity)).all():
         positions[n:] = 0
-    return {"mask": mask, "positions": positions}
+    return mask, positions
 
 
 def _only_itself(padding: Tensor) -> Tensor:
@@ -70,25 +78,36 @@ def row_cases(rng: torch.Generator) -> Sequence[tuple]:
 
 
 def drive_batches(fn: Callable, lengths: list[int], world_size: int, per_step: int, seed: int) -> dict:
-    """The batches of three epochs, of the first one again and with another seed; and whether torch's dice were thrown.
+    """The batches of three epochs, of the first one again and with another seed; whether the program's dice were set or
+    the lengths changed.
 
-    The program's own dice lie differently before each call, as they do in programs that are apart.
+    The program's own dice lie differently before each call, as they do in programs that are apart. Where they lie
+    alike after both calls for the first epoch, the answer has set them.
     """
-    batches, thrown = {}, False
+    batches, dice, changed = {}, {}, False
     asked = {"0": (0, seed), "1": (1, seed), "2": (2, seed), "again": (0, seed), "other": (0, seed + 1000)}
     for sown, (name, (epoch, its_seed)) in enumerate(asked.items()):
-        torch.manual_seed(sown)
-        before = torch.get_rng_state()
-        batches[name] = fn(list(lengths), world_size, per_step, epoch, its_seed)
-        thrown = thrown or not torch.equal(before, torch.get_rng_state())
-    return {"batches": batches, "thrown": thrown}
+        seed_all(sown)
+        given = list(lengths)
+        batches[name] = fn(given, world_size, per_step, epoch, its_seed)
+        dice[name], changed = _dice(), changed or given != list(lengths)
+    alike = (one == other for one, other in zip(dice["0"], dice["again"], strict=True))
+    return {"batches": batches, "set": any(alike), "changed": changed}
+
+
+def _dice() -> tuple:
+    """How the program's own generators lie: Python's, NumPy's and torch's."""
+    _, words, place, *_ = np.random.get_state()
+    return random.getstate(), (words.tobytes(), place), torch.get_rng_state().numpy().tobytes()
 
 
 def batches_found(got: dict, _: object, lengths: list[int], world_size: int, per_step: int, _seed: int) -> Finding:
     """`right`, or what is wrong with the batches of three epochs."""
     batches = got["batches"]
-    if got["thrown"]:
-        return Finding("the program's own dice were used")
+    if got["set"]:
+        return Finding("the program's own dice were set")
+    if got["changed"]:
+        return Finding("the lengths were changed")
     for steps in batches.values():
         if fault := _wrong_steps(steps, len(lengths), world_size, per_step):
             return Finding(fault)
@@ -97,6 +116,8 @@ def batches_found(got: dict, _: object, lengths: list[int], world_size: int, per
     if len(lengths) < _MANY:
         return Finding("right")
     epochs = [batches[name] for name in "012"]
+    if any(_neighbours(steps, len(lengths)) > 0.5 for steps in epochs):
+        return Finding("neighbours of the file together")
     return Finding(_wrong_order(epochs, batches["other"]) or _unbalanced(epochs, lengths, world_size) or "right")
 
 
@@ -120,6 +141,12 @@ def _wrong_order(epochs: list, other: list) -> str:
     if any(2 * len(first & together(later)) > len(first) for later in epochs[1:]):
         return "the same documents together in each epoch"
     return "the same batches for every seed" if 2 * len(first & together(other)) > len(first) else ""
+
+
+def _neighbours(steps: list, n: int) -> float:
+    """The share of documents that share a step with the next one of the file; a shuffle leaves few."""
+    step_of = {number: at for at, step in enumerate(steps) for number in chain(*step)}
+    return sum(step_of[number] == step_of[number + 1] for number in range(n - 1)) / (n - 1)
 
 
 def _unbalanced(epochs: list, lengths: list[int], world_size: int) -> str:

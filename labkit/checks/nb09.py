@@ -61,7 +61,8 @@ _ROW_CAUSES = {
     "no list of lists of whole numbers": "Return rows, each a list of the numbers of its documents, and not their "
     "lengths as tensors.",
     "documents that are not there": "A row holds the documents' numbers, from 0 on, not their lengths.",
-    "a document twice": "Stop looking once a document has its row. Were lengths returned, for numbers?",
+    "a document twice": "Stop looking once a document has its row. Were lengths returned for numbers, or numbers found "
+    "by lengths.index, which gives the first of equal lengths?",
     "a document lost": "A document that fits into no row opens a new one; and the last row must be kept too.",
     "a row over its capacity": "A document may enter a row only where its tokens fit into what is left there.",
     "a row without a document": "Open a row when there is a document for it.",
@@ -93,7 +94,11 @@ _BATCH_CAUSES = {
     "a step without a list for each rank": "Each step has world_size lists; a rank without a document gets an empty "
     "one, or it would be missing in the step's collectives.",
     "a step of another size": "Shuffle, then cut the order into pieces of per_step documents; deal each to the ranks.",
-    "the program's own dice were used": "Draw from a torch.Generator() of your own: all ranks must draw the same.",
+    "the program's own dice were set": "Draw from a torch.Generator() of your own: whoever draws after the call would "
+    "have the same numbers in each epoch.",
+    "the lengths were changed": "Sort a copy: the lengths belong to the caller.",
+    "neighbours of the file together": "Shuffle the documents themselves. Turning or cutting the file's order leaves "
+    "neighbours together in each epoch.",
     "other batches when asked again": "All ranks ask for themselves and must be told the same: seed in each call.",
     "the same documents together in each epoch": "Shuffle all documents anew with each epoch, before the steps are "
     "cut: seed + epoch.",

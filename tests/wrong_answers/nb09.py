@@ -1,5 +1,8 @@
 """Wrong answers that learners of lesson 09 would give, each with a part of the message that must meet it."""
 
+import random
+
+import numpy as np
 import torch
 
 
@@ -60,6 +63,24 @@ def added_to_scores(lengths, capacity):
     documents, positions = _numbers(lengths, capacity)
     seen = (documents[:, None] == documents[None, :]).tril()
     return torch.zeros(capacity, capacity).masked_fill(~seen, float("-inf")), positions
+
+
+def forgets_the_return(lengths, capacity):
+    documents, positions = _numbers(lengths, capacity)
+    (documents[:, None] == documents[None, :]).tril(), positions
+
+
+def padding_sees_documents(lengths, capacity):
+    documents, positions = _numbers(lengths, capacity)
+    mask = (documents[:, None] == documents[None, :]).tril()
+    mask[sum(lengths) :, 0] = True
+    return mask, positions
+
+
+def padding_before_the_first(lengths, capacity):
+    documents, positions = _numbers(lengths, capacity)
+    positions[sum(lengths) :] = -1
+    return (documents[:, None] == documents[None, :]).tril(), positions
 
 
 def without_padding(lengths, capacity):
@@ -245,6 +266,29 @@ def sets_the_seed(lengths, world_size, per_step, epoch, seed):
     return _steps(torch.randperm(len(lengths)).tolist(), lengths, world_size, per_step)
 
 
+def sets_pythons_seed(lengths, world_size, per_step, epoch, seed):
+    order = list(range(len(lengths)))
+    random.seed(seed + epoch)
+    random.shuffle(order)
+    return _steps(order, lengths, world_size, per_step)
+
+
+def sets_numpys_seed(lengths, world_size, per_step, epoch, seed):
+    np.random.seed(seed + epoch)
+    return _steps(np.random.permutation(len(lengths)).tolist(), lengths, world_size, per_step)
+
+
+def sorts_the_callers(lengths, world_size, per_step, epoch, seed):
+    steps = _steps(_order(len(lengths), seed + epoch), lengths, world_size, per_step)
+    lengths.sort()
+    return steps
+
+
+def turns_the_file(lengths, world_size, per_step, epoch, seed):
+    n = len(lengths)
+    return _steps([(i + 7 * seed + 3 * epoch) % n for i in range(n)], lengths, world_size, per_step)
+
+
 def shuffles_as_it_likes(lengths, world_size, per_step, epoch, seed):
     dice = torch.Generator()
     dice.seed()
@@ -263,6 +307,9 @@ WRONG = {
         ("True means hidden", true_means_hidden, "this is the opposite"),
         ("added to scores", added_to_scores, "wrong dtype"),
         ("without padding", without_padding, "wrong shape"),
+        ("forgets the return", forgets_the_return, "Is the `return` missing"),
+        ("padding sees documents", padding_sees_documents, "wrong result"),
+        ("padding before the first position", padding_before_the_first, "wrong result"),
     ],
     "9.2": [
         ("next-fit", next_fit, "look at all rows, not at the last one alone"),
@@ -286,7 +333,11 @@ WRONG = {
         ("forgets the epoch", forgets_the_epoch, "together in each epoch"),
         ("forgets the seed", forgets_the_seed, "The seed must count too"),
         ("sorts all", sorts_all, "together in each epoch"),
-        ("sets the seed", sets_the_seed, "program's own dice"),
+        ("sets the seed", sets_the_seed, "of your own: whoever draws"),
+        ("sets Python's seed", sets_pythons_seed, "of your own: whoever draws"),
+        ("sets NumPy's seed", sets_numpys_seed, "of your own: whoever draws"),
+        ("sorts the caller's lengths", sorts_the_callers, "Sort a copy"),
+        ("turns the file", turns_the_file, "leaves neighbours together"),
         ("shuffles as it likes", shuffles_as_it_likes, "seed in each call"),
     ],
 }
