@@ -15,12 +15,25 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from types import FrameType
+from types import CodeType, FrameType
 
 # A loop that catches everything escapes an exception only between two tries: fire until one lands there. Garbage
 # collection rests meanwhile, for an exception that lands in a callback of the collector is lost and only reported.
 _AGAIN_S = 1e-4
 _LONGEST_S = 1e6  # timers and locks refuse inf, some of them 1e7
+
+
+_UNCUT: set[CodeType] = set()
+
+
+def uncut(fn: Callable) -> Callable:
+    """fn, which no deadline of this module cuts short on the main thread: it comes when fn has returned.
+
+    Called first in a `finally`, nothing lies between. A context manager would not do: its own lines can be cut short.
+    """
+    whole = lambda *args: fn(*args)
+    _UNCUT.add(whole.__code__)
+    return whole
 
 
 class Ended(Exception):
@@ -68,7 +81,7 @@ def _by_signal(limit_s: float, call: Callable[[], object]) -> object:
     here, watch, started_s, collecting = sys._getframe(), _Watch(), time.monotonic(), gc.isenabled()
 
     def on_alarm(_signum: int, frame: FrameType | None) -> None:
-        if watch.armed and frame is not here:
+        if watch.armed and frame is not here and not _in_uncut(frame, here):
             watch.fired = True
             gc.disable()
             raise DeadlineExceeded
@@ -92,6 +105,15 @@ def _by_signal(limit_s: float, call: Callable[[], object]) -> object:
     if watch.fired:
         raise DeadlineExceeded
     return result
+
+
+def _in_uncut(frame: FrameType | None, outermost: FrameType) -> bool:
+    """Whether a frame, or one that it was called from, is not to be cut short."""
+    while frame is not None and frame is not outermost:
+        if frame.f_code in _UNCUT:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _plant(thread_id: int, exception: type[BaseException] | None) -> None:

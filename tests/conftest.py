@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import os
+import signal
 import sys
 
 import parts
@@ -28,6 +29,18 @@ def pytest_xdist_make_scheduler(config, log):
 
     config.option.loadscopereorder = False
     return Parts(config, log)
+
+
+@pytest.fixture(autouse=True)
+def interrupts_as_found():
+    """A test leaves Ctrl-C as it found it, or the next one that presses it fails in its place."""
+    stand = lambda: (signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    handler, mask = found = stand()
+    yield
+    left = stand()
+    signal.signal(signal.SIGINT, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    assert left == found
 
 
 @pytest.fixture

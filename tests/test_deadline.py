@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from labkit.deadline import DeadlineExceeded, within
+from labkit.deadline import DeadlineExceeded, uncut, within
 
 SHORT_S, PATIENCE_S = 0.1, 30.0
 
@@ -193,3 +193,23 @@ def test_garbage_collection_rests_while_exceptions_fall_and_is_as_before_afterwa
         assert not any(seen)
     finally:
         gc.enable()
+
+
+def test_what_is_marked_so_is_never_cut_short():
+    tidied = []
+
+    @uncut
+    def tidy(number):
+        sum(range(20_000))  # for longer than the timer waits before it fires again
+        tidied.append(number)
+
+    def spin_and_tidy(number):
+        try:
+            spin()
+        finally:
+            tidy(number)
+
+    for number in range(100):
+        with pytest.raises(DeadlineExceeded):
+            within(1e-3, lambda number=number: spin_and_tidy(number))
+    assert tidied == list(range(100))

@@ -17,7 +17,7 @@ from numbers import Real
 import torch
 import torch.distributed as dist
 
-from labkit import hardware
+from labkit import deadline, hardware
 from labkit.ranks import worker
 from labkit.ranks.errors import RankError
 from labkit.ranks.payload import dumps, pack
@@ -60,37 +60,41 @@ def run_ranks(
         raise ValueError("run_ranks needs Linux or macOS; on Windows, run the notebook in WSL.")
     chosen, backend = places(world_size, devices, backend)
     packed = pack(fn, args)
-    with _started(chosen, backend, float(timeout_s)) as ranks:
+    ranks: list[Rank] = []
+    try:
+        for seat in _seats(chosen, backend, float(timeout_s)):
+            ranks.append(Rank.start(seat))
         for rank in ranks:
             rank.send(packed)
         return _attend(ranks, float(timeout_s))
-
-
-@contextmanager
-def _started(devices: list[str], backend: str, timeout_s: float) -> Iterator[list[Rank]]:
-    """Ranks that have been started; after the block, however it ends, nothing of them is left."""
-    ranks: list[Rank] = []
-    try:
-        for number, device in enumerate(devices):
-            seat = worker.Seat(
-                rank=number,
-                world_size=len(devices),
-                device=device,
-                backend=backend,
-                timeout_s=timeout_s,
-                n_threads=max(1, hardware.cores() // len(devices)),
-                environ=dict(os.environ),
-                launcher=os.getpid(),
-            )
-            ranks.append(Rank.start(seat))
-        yield ranks
     finally:
-        with _undisturbed():
-            for rank in ranks:
-                rank.let_go()
-            until_s = time.monotonic() + _LEAVE_S
-            for rank in ranks:
-                rank.end(max(0.0, until_s - time.monotonic()))
+        _end(ranks)
+
+
+def _seats(devices: list[str], backend: str, timeout_s: float) -> Iterator[worker.Seat]:
+    """What each rank is told of itself and of the launch."""
+    for number, device in enumerate(devices):
+        yield worker.Seat(
+            rank=number,
+            world_size=len(devices),
+            device=device,
+            backend=backend,
+            timeout_s=timeout_s,
+            n_threads=max(1, hardware.cores() // len(devices)),
+            environ=dict(os.environ),
+            launcher=os.getpid(),
+        )
+
+
+@deadline.uncut
+def _end(ranks: list[Rank]) -> None:
+    """Nothing of the ranks is left."""
+    with _undisturbed():
+        for rank in ranks:
+            rank.let_go()
+        until_s = time.monotonic() + _LEAVE_S
+        for rank in ranks:
+            rank.end(max(0.0, until_s - time.monotonic()))
 
 
 @contextmanager

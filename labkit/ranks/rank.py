@@ -13,6 +13,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
+from labkit import deadline
 from labkit.ranks import ledger, server, worker
 from labkit.ranks.errors import RankError
 from labkit.ranks.output import Stream
@@ -43,6 +44,7 @@ class Rank:
     _heard: bool = True
 
     @classmethod
+    @deadline.uncut
     def start(cls, seat: worker.Seat) -> "Rank":
         """Start one. OSError where the system gives no more processes or files."""
         label, theirs = f"[rank {seat.rank}]", ExitStack()
@@ -170,6 +172,7 @@ class Rank:
             self._kill()
         self.control.close()
 
+    @deadline.uncut
     def end(self, leave_s: float = 0.0) -> None:
         """End it after so many seconds, and close all that ties it to this process; harmless when done again."""
         if self.process is not None:
