@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from labkit import hardware
 from labkit.course import CourseError
 
 app = typer.Typer()
@@ -90,7 +91,8 @@ def _waterfall(pairs: int, json: bool) -> None:
     from labkit.capstone import waterfall
 
     found = waterfall.measured(pairs, say=_say)
-    print(json_module.dumps(found, indent=1) if json else waterfall.text(found))
+    kept = {"machine": hardware.machine().name, "arms": found}
+    print(json_module.dumps(kept, indent=1) if json else waterfall.text(found))
 
 
 def _say(line: str) -> None:

@@ -33,10 +33,7 @@ def measured(
     order: Sequence[str] = ORDER,
     say: Callable[[str], None] = print,
 ) -> list[dict]:
-    """Run every arm `rounds` times, in turns: seconds to the target by both clocks, medians over runs that reached it.
-
-    None stands for seconds where no run reached it.
-    """
+    """Run every arm `rounds` times, in turns: seconds to the target by both clocks, of each run that reached it."""
     task, script = task or glyphs_task(), script or solution_script()
     found: dict[tuple[str, str], list[Outcome]] = {arm: [] for arm in arms(order)}
     with tempfile.TemporaryDirectory(prefix="labkit-waterfall-") as folder:
@@ -51,22 +48,19 @@ def measured(
 
 def _row(kind: str, names: str, runs: Sequence[Outcome]) -> dict:
     good = [one for one in runs if one.reached]
-    told = {"kind": kind, "changes": names, "reached": len(good), "runs": len(runs)}
-    clocks = {
-        clock: statistics.median(getattr(o, clock) for o in good) if good else None for clock in ("wall_s", "cpu_s")
-    }
-    return told | clocks | {"test": statistics.fmean(o.test for o in runs)}
+    clocks = {clock: [round(getattr(one, clock), 2) for one in good] for clock in ("wall_s", "cpu_s")}
+    return {"kind": kind, "changes": names, "runs": len(runs), **clocks, "test": statistics.fmean(o.test for o in runs)}
 
 
 def text(found: Sequence[dict]) -> str:
-    """The arms, a line each, with how many times faster than none they are."""
-    start = found[0]
+    """The arms, a line each: medians, and how many times faster than none they are."""
+    start = found[0]["wall_s"]
     lines = [f"{'changes':64}  {'wall':>7}  {'cpu':>7}  {'times':>6}  {'test':>5}  reached"]
     for row in found:
         named = row["changes"] if row["kind"] == "alone" else "+ " + row["changes"].rpartition(",")[2]
-        wall, cpu = ("-" if row[clock] is None else f"{row[clock]:.1f} s" for clock in ("wall_s", "cpu_s"))
-        known = row["wall_s"] is not None and start["wall_s"] is not None
-        times = f"{start['wall_s'] / row['wall_s']:.2f}" if known else "-"
-        told = f"{wall:>7}  {cpu:>7}  {times:>6}  {row['test']:.3f}  {row['reached']} of {row['runs']}"
+        wall, cpu = (f"{statistics.median(row[clock]):.1f} s" if row[clock] else "-" for clock in ("wall_s", "cpu_s"))
+        both = start and row["wall_s"]
+        times = f"{statistics.median(start) / statistics.median(row['wall_s']):.2f}" if both else "-"
+        told = f"{wall:>7}  {cpu:>7}  {times:>6}  {row['test']:.3f}  {len(row['wall_s'])} of {row['runs']}"
         lines.append(f"{named:64}  {told}")
     return "\n".join(lines)
