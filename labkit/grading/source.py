@@ -80,10 +80,15 @@ def plain(source: str) -> str | None:
     rewritten = None
     with suppress(Exception), warnings.catch_warnings():  # its tokenizer raises whatever a broken cell makes it raise
         warnings.simplefilter("ignore")
-        from IPython.core.inputtransformer2 import TransformerManager
-
-        rewritten = TransformerManager().transform_cell(source)
+        rewritten = _rewritten(source)
     return rewritten if rewritten is not None and parse(rewritten) is not None else None
+
+
+def _rewritten(source: str) -> str:
+    """The cell as IPython rewrites it, or what IPython raises."""
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    return TransformerManager().transform_cell(source)
 
 
 def names(source: str) -> Names:
@@ -102,14 +107,31 @@ def _found(source: str) -> Names:
     code = plain(source)
     if code is None:
         found = frozenset(_DEFINED.findall(source[:PARSED_CHARACTERS]))
-        return Names(binds=found, defines=found, needs=_words(source) - found, parsed=False)
+        needs = frozenset() if _is_broken(source) else _words(source) - found
+        return Names(binds=found, defines=found, needs=needs, parsed=False)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return _names(code)
-    except _UNPARSED:  # what the parser takes, the table of symbols may still refuse, such as a `return` outside
+    except _UNPARSED as error:  # what the parser takes, the table of symbols may still refuse: a `return` outside
         found = frozenset(_DEFINED.findall(code))
-        return Names(binds=found, defines=found, needs=_words(code) - found, parsed=False)
+        needs = frozenset() if isinstance(error, SyntaxError) else _words(code) - found
+        return Names(binds=found, defines=found, needs=needs, parsed=False)
+
+
+def _is_broken(source: str) -> bool:
+    """Whether a cell raises SyntaxError before any line of it runs, so that it needs nothing."""
+    if len(source) > PARSED_CHARACTERS or source.count("{") > _BRACES:
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            ast.parse(_rewritten(source))
+        except SyntaxError:
+            return True
+        except Exception:
+            return False
+    return False
 
 
 def _words(source: str) -> frozenset[str]:
@@ -128,7 +150,7 @@ def _names(code: str) -> Names:
     needs = (early & (referred | deferred | added_to)) | (deferred - certain)
     for name, text in _magics(tree):
         inner = names(text)
-        needs |= inner.needs - certain
+        needs |= (inner.needs if inner.parsed else _words(text) - inner.binds) - certain
         if name == "run_cell_magic":
             binds, defines = binds | inner.binds, defines | inner.defines
     return Names(binds=frozenset(binds), defines=frozenset(defines), needs=frozenset(needs), parsed=True)
