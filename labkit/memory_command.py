@@ -108,6 +108,8 @@ def _model(params: int | None, model: str | None, config: str | None) -> Any:
         raise ValueError(f"Name one model, by --params, --model or --config; this has {said}.")
     if params is not None:
         return params
+    if not (model or config):
+        raise ValueError(f"{named[0]} is empty, and must name a {'model' if config is None else 'config.json'}.")
     return presets.preset(model) if model is not None else presets.load(config)
 
 

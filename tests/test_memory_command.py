@@ -105,6 +105,8 @@ SENTENCES = {
     "--model gpt2 --base-bits 4": "they need adapters",
     "--model gpt2 --base-bits 3": "base_bits is 3, and must be one of 4, 16",
     "--params 7e9 --tp 2 --ranks 2": "name a model or a config",
+    "--config=": "--config is empty, and must name a config.json",
+    "--model=": "--model is empty, and must name a model",
 }
 
 
