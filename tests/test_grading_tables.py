@@ -78,6 +78,29 @@ def test_what_cannot_be_set_gets_a_sentence_and_changes_nothing(graded, student,
     assert tables.overrides(graded) == []
 
 
+@pytest.mark.parametrize(("student", "exercise"), [("ANN", "1.2"), (" Ann ", " 1.2"), ("ann", "1.2")])
+def test_whoever_is_meant_without_doubt_gets_the_points(graded, student, exercise):
+    found = tables.override(graded, student, exercise, 2, "x")
+    assert (found["student"], found["exercise"], found["points"]) == ("ann", "1.2", 2)
+    [kept] = tables.overrides(graded)
+    assert (kept["student"], kept["exercise"]) == ("ann", "1.2")
+
+
+def test_of_two_who_may_be_meant_neither_gets_them_and_the_nearest_are_named(graded):
+    tables.write([row(who, "1.1", 3) for who in ("ann", "Ann", "anna")], "Lesson 01", graded)
+    assert tables.override(graded, "Ann", "1.1", 1, "x")["student"] == "Ann"
+    with pytest.raises(CourseError, match="student 'ANN' may be Ann or ann: write it to the letter"):
+        tables.override(graded, "ANN", "1.1", 1, "x")
+    with pytest.raises(CourseError, match="has no student 'ana'; the nearest: Ann, ann, anna"):
+        tables.override(graded, "ana", "1.1", 1, "x")
+    assert [one["student"] for one in tables.overrides(graded)] == ["Ann"]
+
+
+def test_the_command_names_whom_it_found(labkit, graded):
+    said = labkit("override", "ANN", "1.2", "2", "--why", "Right after all.", "--out", graded)
+    assert said == (0, "ann, exercise 1.2: 2 of 3 points.\n", "")
+
+
 def test_a_folder_that_was_not_graded_gets_a_sentence(tmp_path):
     with pytest.raises(CourseError, match="holds no results.jsonl: it is what labkit grade writes"):
         tables.results(tmp_path)

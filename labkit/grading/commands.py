@@ -158,7 +158,7 @@ def override(
     with locked.held(Path(out)):
         row = tables.override(Path(out), student, exercise, points, why)
         tables.refresh(_title_of(Path(out)), Path(out))
-    print(f"{student}, exercise {exercise}: {row['points']} of {row['max_points']} points.")
+    print(f"{row['student']}, exercise {row['exercise']}: {row['points']} of {row['max_points']} points.")
 
 
 @app.command()

@@ -6,9 +6,10 @@ leaves the others.
 """
 
 import csv
+import difflib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from labkit import build, checks
 from labkit.course import CourseError
 from labkit.grading import feedback, lateness
 from labkit.grading.lateness import Total
+from labkit.grading.roster import identity
 
 
 def write(rows: Sequence[dict], title: str, out: Path) -> None:
@@ -63,14 +65,13 @@ def overrides(out: Path) -> list[dict]:
 def override(out: Path, student: str, exercise: str, points: float, why: str) -> dict:
     """Set the points of one exercise of one student by hand; returns the row as it stands then.
 
+    Ids may differ from those of the results in case and spaces, where only one can be meant.
     CourseError: no such student or exercise, points that it cannot have, or no reason.
     """
     rows = {(row["student"], row["exercise"]): row for row in results(out)}
-    row = rows.get((student, exercise))
-    if row is None:
-        students = sorted({name for name, _ in rows})
-        what = f"exercise {exercise!r}" if student in students else f"student {student!r}"
-        raise CourseError(f"{out} has no {what}.")
+    student = _meant(student, {name for name, _ in rows}, out, "student")
+    exercise = _meant(exercise, {number for name, number in rows if name == student}, out, "exercise")
+    row = rows[student, exercise]
     if not 0 <= points <= row["max_points"]:
         raise CourseError(f"Exercise {exercise} has 0 to {row['max_points']} points, not {points:g}.")
     if not why.strip():
@@ -81,6 +82,21 @@ def override(out: Path, student: str, exercise: str, points: float, why: str) ->
     others = [each for each in overrides(out) if (each["student"], each["exercise"]) != (student, exercise)]
     build.write(out / "overrides.json", json.dumps([*others, one], indent=1, ensure_ascii=False) + "\n")
     return row | {"points": points, "why": one["why"]}
+
+
+def _meant(given: str, known: Collection[str], out: Path, what: str) -> str:
+    """Which of the known ids is meant: the same to the letter, else the only one that is the same but for case, spaces.
+
+    CourseError: there is none, or it could be more than one.
+    """
+    same = [given] if given in known else sorted(one for one in known if identity(one) == identity(given))
+    if len(same) == 1:
+        return same[0]
+    if same:
+        raise CourseError(f"The {what} {given!r} may be {' or '.join(same)}: write it to the letter.")
+    alike = difflib.get_close_matches(identity(given), {identity(one) for one in known}, 3, 0.5)
+    near = ", ".join(sorted(one for one in known if identity(one) in alike))
+    raise CourseError(f"{out} has no {what} {given!r}{f'; the nearest: {near}' * bool(near)}.")
 
 
 def totals(rows: Sequence[dict]) -> dict[str, Total]:
