@@ -1,10 +1,9 @@
 """The page of a class: how often, in which way, and what a person has to look at."""
 
-from types import SimpleNamespace
-
 from test_grading_feedback import EVIL, LESSON, Tags, row
 
 from labkit.grading import classroom, review
+from labkit.grading.lateness import Total
 
 
 def page(*rows, notes=None):
@@ -24,10 +23,13 @@ def test_the_class_sees_how_often_and_what():
 
 
 def test_points_are_weighted_as_a_policy_says_and_lateness_stands_beside_them():
-    total = SimpleNamespace(points=7.5, max_points=20, late="Handed in 1 h late: 10 % is taken off.")
-    html = page(row("ann", status="ok", points=3, total=total))
+    late = "Handed in 1 h late: 10 % is taken off."
+    total = Total(points=7.5, max_points=20, deduction=0.75, grade=3.38, max_grade=10, late=late)
+    html = page(row("ann", status="ok", points=3, total=total, weight=2.5), row("ann", "1.2", total=total))
     assert "median 7.5, highest 7.5 of 20 points" in html
-    assert "<td>7.5<br><small>Handed in 1 h late: 10 % is taken off.</small></td>" in html
+    assert f"<td>7.5<br><small>grade 3.38 of 10</small><br><small>{late}</small></td>" in html
+    assert "1.1 counts 2.5 times. The lesson is worth 10: a grade is 10 / 20 of what lateness leaves" in html
+    assert "counts" not in page(row("ann", total=Total(points=0, max_points=3, grade=0, max_grade=3), weight=1))
 
 
 def test_errors_of_one_type_and_other_texts_are_two_ways_to_fail():

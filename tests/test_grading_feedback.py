@@ -1,12 +1,12 @@
 """The pages: nothing of a student's can run in them, no hidden input is told, and a class is summed up."""
 
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import pytest
 
 from labkit.checks import exercises
 from labkit.grading import feedback, page, review
+from labkit.grading.lateness import Total
 
 LESSON = [one for one in exercises() if one.number.startswith("1.")]
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(1)">\'"&'
@@ -92,15 +92,37 @@ def test_what_was_odd_about_a_notebook_reaches_its_student(tmp_path):
 
 
 def test_what_lateness_takes_off_stands_apart():
-    total = SimpleNamespace(
+    total = Total(
         points=3, max_points=3, grade=2.4, max_grade=3, deduction=0.6, late_s=90000, late="Handed in 1 day 1 h late."
     )
     html = student(row(status="ok", points=3, total=total))
     assert "<b>3 of 3 points</b>" in html
     assert "Handed in 1 day 1 h late. (0.6 points)" in html
     assert "Grade: <b>2.4 of 3</b>" in html
-    in_time = SimpleNamespace(points=3, max_points=3, grade=3, max_grade=3, deduction=0, late="")
+    in_time = Total(points=3, max_points=3, grade=3, max_grade=3)
     assert "Grade" not in student(row(status="ok", points=3, total=in_time))
+
+
+def test_how_a_weighted_total_came_about_is_told_line_by_line():
+    """3 of 3, and twice 2 of 3: 7 of 9; a tenth is taken off, and 6.3 of 9 are 14 of 20."""
+    total = Total(points=7, max_points=9, deduction=0.7, grade=14, max_grade=20, late="Handed in 1 h late: 10 %.")
+    rows = [row(status="ok", points=3, total=total, weight=1), row(exercise="1.2", points=2, total=total, weight=2)]
+    html = student(*rows)
+    for line in (
+        "<td>1.1</td><td>3 of 3</td><td>1</td><td>3 of 3</td>",
+        "<td>1.2</td><td>2 of 3</td><td>2</td><td>4 of 6</td>",
+        "<td>together</td><td></td><td></td><td>7 of 9</td>",
+        "<td>taken off for lateness</td><td></td><td></td><td>0.7</td>",
+        "<td>what is left</td><td></td><td></td><td>6.3 of 9</td>",
+        "<td>the lesson is worth 20</td><td></td><td>20 / 9</td><td>14 of 20</td>",
+    ):
+        assert f"<tr>{line}</tr>" in html
+    plain = Total(points=5, max_points=6, grade=5, max_grade=6)
+    assert "<table>" not in student(*(one | {"total": plain, "weight": 1} for one in rows))
+    weighed = student(*(one | {"total": Total(points=7, max_points=9, grade=7, max_grade=9)} for one in rows))
+    assert "<td>together</td>" in weighed
+    assert "lateness" not in weighed
+    assert "worth" not in weighed
 
 
 def test_an_exercise_that_is_not_of_the_course_has_a_page_as_well():

@@ -132,6 +132,16 @@ def test_a_deduction_stands_beside_the_points_and_is_taken_once(graded):
     assert all("total" not in one for one in tables.results(graded))
 
 
+def test_weights_reach_the_pages_and_what_lateness_takes_off_is_reckoned_there(graded):
+    made = lateness.applied(Terms(**vars(TERMS) | {"weights": {"1.2": 2}}), {"ann": after(hours=1)})
+    (graded / lateness.FILE).write_text(lateness.keep(made))
+    tables.refresh("Lesson 01", graded)
+    html = (graded / "feedback" / "Ann.html").read_text()
+    assert "<td>1.2</td><td>1 of 3</td><td>2</td><td>2 of 6</td>" in html
+    assert "<td>what is left</td><td></td><td></td><td>4.5 of 9</td>" in html
+    assert "1.2 counts 2 times." in (graded / "class.html").read_text()
+
+
 def test_points_set_by_hand_are_points_and_the_deduction_is_of_them(graded):
     tables.override(graded, "Ann", "1.2", 3, "Right after all.")
     tables.refresh("Lesson 01", graded)

@@ -21,7 +21,7 @@ def page(rows: Sequence[Mapping], exercises: Sequence[Exercise], title: str, fou
     totals = [_total(mine) for mine in students.values()] or [(0, 0)]
     points = [points for points, _ in totals]
     head = f"{len(students)} students; median {median(points):g}, highest {max(points):g} of {totals[0][1]:g} points."
-    parts = [f"<h1>{text(title)}</h1><p>{head}</p>", _to_look_at(found)]
+    parts = [f"<h1>{text(title)}</h1><p>{head}</p>{_weighed(rows)}", _to_look_at(found)]
     names = {one.number: f"{one.number} · {one.name}" for one in exercises}
     for number in dict.fromkeys(row["exercise"] for row in rows):
         parts.append(_exercise(names.get(number, number), [row for row in rows if row["exercise"] == number]))
@@ -34,6 +34,17 @@ def _total(rows: Sequence[Mapping]) -> tuple[float, float]:
     if total := rows[0].get("total"):
         return total.points, total.max_points
     return sum(row["points"] for row in rows), sum(row["max_points"] for row in rows)
+
+
+def _weighed(rows: Sequence[Mapping]) -> str:
+    """How points weigh and what a grade is of them; nothing where neither is out of the ordinary."""
+    weights = {row["exercise"]: row.get("weight", 1) for row in rows}
+    said = [f"{text(name)} counts {weight:g} times." for name, weight in weights.items() if weight != 1]
+    total = rows[0].get("total") if rows else None
+    if total and total.max_grade != total.max_points:
+        share = f"{total.max_grade:g} / {total.max_points:g} of what lateness leaves of the points"
+        said.append(f"The lesson is worth {total.max_grade:g}: a grade is {share}.")
+    return f"<p>{' '.join([*said, 'Each page of a student reckons it line by line.'])}</p>" if said else ""
 
 
 def _to_look_at(found: Sequence[Point]) -> str:
@@ -101,10 +112,16 @@ def _students(students: Mapping[str, Sequence[Mapping]]) -> str:
     for student, mine in sorted(students.items()):
         found = {row["exercise"]: "set by hand" if row.get("why") else SAID[row["status"]] for row in mine}
         cells = [found.get(number, "") for number in numbers]
-        late = total.late if (total := mine[0].get("total")) else ""
-        points = f"{_total(mine)[0]:g}{f'<br><small>{text(late)}</small>' if late else ''}"
-        lines.append([_link(student), points, *map(text, cells)])
+        lines.append([_link(student), _points(mine), *map(text, cells)])
     return f"<h2>Students</h2>{table(['student', 'points', *map(text, numbers)], lines)}"
+
+
+def _points(rows: Sequence[Mapping]) -> str:
+    """A student's points, below them the grade where that is another number, and what is said of lateness."""
+    said, total = [f"{_total(rows)[0]:g}"], rows[0].get("total")
+    if total and (total.grade, total.max_grade) != (total.points, total.max_points):
+        said.append(f"<small>grade {total.grade:g} of {total.max_grade:g}</small>")
+    return "<br>".join([*said, *([f"<small>{text(total.late)}</small>"] if total and total.late else [])])
 
 
 def _link(student: str) -> str:

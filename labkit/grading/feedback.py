@@ -7,7 +7,8 @@ from pathlib import Path
 from labkit import build
 from labkit.exercise import Exercise
 from labkit.grading import classroom, review
-from labkit.grading.page import SAID, kind, split, text, whole
+from labkit.grading.lateness import Total, number
+from labkit.grading.page import SAID, kind, split, table, text, whole
 
 _INSIDE = "How it works was measured while it ran, beside your own code."
 _ADVISORY = "The tests ran beside the notebook's own code: the points are advisory."
@@ -38,7 +39,7 @@ def student_page(
     noted: what was odd about the notebook, such as which of two was graded.
     """
     known = {one.number: one for one in exercises}
-    parts = [f"<h1>{text(title)}</h1><p>{text(student)}: {_sum(rows)}</p>"]
+    parts = [f"<h1>{text(title)}</h1><p>{text(student)}: {_sum(rows)}"]
     parts += [f"<p>{text(said)}</p>" for said in noted]
     parts += [_exercise(row, known.get(row["exercise"])) for row in rows]
     parts += [] if any(row.get("advisory") for row in rows) else [f"<p><small>{_RULE}</small></p>"]
@@ -46,21 +47,48 @@ def student_page(
 
 
 def _sum(rows: Sequence[Mapping]) -> str:
-    """All of it: points, what lateness takes off them, and the grade where that is another number."""
+    """The rest of a paragraph, and more: points, what lateness takes off them, the grade where it is another number."""
     right = f"{sum(row['status'] == 'ok' for row in rows)} of {len(rows)} exercises right"
     if not (total := rows[0].get("total")):
         points, most = (sum(row[key] for row in rows) for key in ("points", "max_points"))
-        return f"<b>{points:g} of {most:g} points</b>, {right}"
-    said = f"<b>{total.points:g} of {total.max_points:g} points</b>, {right}"
+        return f"<b>{_of(points, most)} points</b>, {right}</p>"
+    said = f"<b>{_of(total.points, total.max_points)} points</b>, {right}"
     off = f" ({total.deduction:g} points)" if total.deduction else ""
     said += f'</p><p class="late">{text(total.late)}{off}' if total.late else ""
     same = (total.grade, total.max_grade) == (total.points, total.max_points)
-    return said if same else f"{said}</p><p>Grade: <b>{total.grade:g} of {total.max_grade:g}</b>"
+    said += "" if same else f"</p><p>Grade: <b>{_of(total.grade, total.max_grade)}</b>"
+    return f"{said}</p>{_reckoned(rows, total)}"
+
+
+def _reckoned(rows: Sequence[Mapping], total: Total) -> str:
+    """How the grade came about, line by line; nothing where it is the sum of the exercises' points."""
+    weighted = [(row.get("weight", 1), row["points"], row["max_points"]) for row in rows]
+    same = (total.grade, total.max_grade) == (total.points, total.max_points)
+    if same and all(weight == 1 for weight, _, _ in weighted):
+        return ""
+    lines = [
+        [text(row["exercise"]), _of(points, most), f"{weight:g}", _of(number(weight * points), number(weight * most))]
+        for row, (weight, points, most) in zip(rows, weighted, strict=True)
+    ]
+    lines.append(["together", "", "", _of(total.points, total.max_points)])
+    if total.deduction:
+        left = number(total.points - total.deduction)
+        lines.append(["taken off for lateness", "", "", f"{total.deduction:g}"])
+        lines.append(["what is left", "", "", _of(left, total.max_points)])
+    if total.max_grade != total.max_points:
+        scale = f"{total.max_grade:g} / {total.max_points:g}"
+        lines.append([f"the lesson is worth {total.max_grade:g}", "", scale, _of(total.grade, total.max_grade)])
+    return table(["", "points", "times", "counts"], lines)
+
+
+def _of(points: float, most: float) -> str:
+    """Points of the most that there are."""
+    return f"{points:g} of {most:g}"
 
 
 def _exercise(row: Mapping, exercise: Exercise | None) -> str:
     """One exercise as a section; None for one that is not of the course."""
-    points = f"{row['points']:g} of {row['max_points']:g} point{'s' * (row['max_points'] != 1)}"
+    points = f"{_of(row['points'], row['max_points'])} point{'s' * (row['max_points'] != 1)}"
     said = "points set by hand" if row.get("why") else SAID[row["status"]]
     parts = [f"<h2>{text(f'{exercise.number} · {exercise.name}' if exercise else row['exercise'])}</h2>"]
     parts += [f'<p class="said">{text(said)} · {points}</p>', _message(row["message"])]

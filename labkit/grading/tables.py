@@ -45,15 +45,16 @@ def results(out: Path) -> list[dict]:
 def adjusted(out: Path) -> list[dict]:
     """The verdicts with points as set by hand, where they were; such a row has the reason under `why`.
 
-    Each has under `total` the student's Total: the same for all of a student's rows.
+    Each has under `total` the student's Total, the same for all of a student's rows, and its own `weight` in it.
     """
     by_hand = {(one["student"], one["exercise"]): one for one in overrides(out)}
     rows = results(out)
     for row in rows:
         if one := by_hand.get((row["student"], row["exercise"])):
             row |= {"points": one["points"], "why": one["why"]}
-    found = lateness.totals(rows, lateness.load(out))
-    return [row | {"total": found[row["student"]]} for row in rows]
+    policy = lateness.load(out)
+    weights, found = policy.weights if policy else {}, lateness.totals(rows, policy)
+    return [row | {"total": found[row["student"]], "weight": weights.get(row["exercise"], 1)} for row in rows]
 
 
 def overrides(out: Path) -> list[dict]:
