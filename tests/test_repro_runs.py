@@ -1,8 +1,10 @@
 """Records of runs: what is in them, and how two are compared."""
 
+import argparse
 import json
 import os
 
+import numpy as np
 import pytest
 import torch
 from recorded import SCRIPT, child, course, git, kept, script
@@ -166,3 +168,14 @@ def test_what_looked_like_a_secret_is_counted_where_a_run_is_shown(place, labkit
     out = labkit("runs", "show", "mine")[1]
     assert "with uncommitted changes of train.py" in out
     assert "2 places looked like a secret: it cannot be made again" in out
+
+
+def test_numbers_of_every_kind_and_sets_are_recorded_alike(place):
+    given = {"clip": float("inf"), "lr": np.float32(0.5), "on": {"b", "a", "c"}, "args": argparse.Namespace(n=3)}
+    with run("mine", config=given, seeds=(3,)) as it:
+        it.log(np.int64(2), loss=0.5)
+        it.note(best=float("nan"))
+    [record] = kept(place).all()
+    assert record["config"] == {"clip": "inf", "lr": 0.5, "on": ["a", "b", "c"], "args": {"n": 3}}
+    assert (record["seeds"], record["results"]) == ([3], {"best": "nan"})
+    assert kept(place).metrics(it.id) == [[2, "loss", 0.5]]

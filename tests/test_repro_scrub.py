@@ -50,6 +50,16 @@ LONG = "aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zA"
         "https://hooks.slack.com/services/T0/B0/" + LONG,
         'token = "' + LONG + '"',
         'headers = {"Authorization": f"Bearer ' + LONG + '"}',
+        r'    "os.environ[\"WANDB_API_KEY\"] = \"' + LONG + r'\"\n",',  # lines of a notebook's file
+        r'    "wandb.login(key=\"' + LONG + r'\")\n",',
+        r'    "headers = {\"Authorization\": \"Bearer ' + LONG + r'\"}\n",',
+        'os.environ["KAGGLE_KEY"] = "' + LONG + '"',
+        "export KAGGLE_KEY=" + LONG,
+        "PGPASSWORD=" + LONG + " psql",
+        "api_key: " + LONG,  # YAML
+        "  password: " + LONG,
+        "api_key=" + LONG,
+        'clientSecret: "' + LONG + '"',
     ],
 )
 def test_usual_shapes_are_taken_out(text):
@@ -97,11 +107,13 @@ def test_what_is_none_stays(text):
 
 def test_values_of_the_environment_by_the_names_of_their_variables(monkeypatch):
     monkeypatch.setenv("MY_SERVICE_API_KEY", "plain-looking-words")
+    monkeypatch.setenv("PGPASSWORD", "more-of-such-words")
+    monkeypatch.setenv("PWD", "/home/me/course")
     monkeypatch.setenv("EDITOR", "an-editor-of-some-name")
     monkeypatch.setenv("PASSWORD", "short")
-    assert scrubbed("x(plain-looking-words), an-editor-of-some-name, short") == (
-        f"x({REMOVED}), an-editor-of-some-name, short",
-        1,
+    assert scrubbed("x(plain-looking-words, more-of-such-words), an-editor-of-some-name, short, /home/me/course") == (
+        f"x({REMOVED}, {REMOVED}), an-editor-of-some-name, short, /home/me/course",
+        2,
     )
 
 

@@ -412,5 +412,59 @@ def test_a_line_that_a_full_disk_cut_off_is_written_again_and_not_twice(tmp_path
         mine.add([[0, "a", 1.0], [1, "a", 2.0]])
     monkeypatch.undo()
     mine.add([[2, "a", 3.0]])
-    assert mine.close() == []
+    assert store.entries(mine.close()) == store.read_journal(path)
     assert store.read_journal(path)[0] == [[0, "a", 1.0], [1, "a", 2.0], [2, "a", 3.0]]
+
+
+def test_what_is_logged_after_the_block_goes_into_no_other_file(place):
+    with run("ended") as it:
+        it.log(0, loss=1.0)
+    with (place / "weights").open("wb", buffering=0) as file:
+        with pytest.warns(RuntimeWarning, match="not recorded whole"):
+            it.log(test=0.5)
+        file.write(b"weights")
+    assert (place / "weights").read_bytes() == b"weights"
+
+
+def test_a_file_that_is_deleted_while_a_run_appends_to_it_loses_nothing(place):
+    with run("mine") as it:
+        it.log(0, loss=0.5)
+        kept(place).journal(it.id).unlink()
+        it.log(1, loss=0.25)
+    assert kept(place).metrics(it.id) == [[0, "loss", 0.5], [1, "loss", 0.25]]
+
+
+def test_a_lesson_s_run_that_goes_on_is_not_tidied_away(place):
+    with run("lesson", casual=True) as slow:
+        slow.log(0, loss=0.5)
+        for _ in range(3):
+            with run("lesson", casual=True):
+                pass
+    assert kept(place).metrics(slow.id) == [[0, "loss", 0.5]]
+    assert len(kept(place).all()) == 3
+
+
+def test_a_folder_is_made_by_several_at_once(tmp_path):
+    for n in range(50):
+        gate, failed = threading.Barrier(4), []
+        work = [threading.Thread(target=_make, args=(tmp_path / str(n), gate, failed)) for _ in range(4)]
+        for thread in work:
+            thread.start()
+        for thread in work:
+            thread.join()
+        assert failed == []
+
+
+def _make(folder, gate, failed):
+    gate.wait()
+    try:
+        store.Store(folder)._make_folder()
+    except OSError as error:
+        failed.append(error)
+
+
+def test_a_name_is_found_before_a_part_of_an_id(place):
+    for name, run_id in (("other", "20260101-000000-000a000"), ("a", "20260101-000001-0000000")):
+        kept(place).put({"id": run_id, "name": name, "status": "done", "results": {}})
+    assert kept(place).find("a")["name"] == "a"
+    assert kept(place).find("000a")["name"] == "other"

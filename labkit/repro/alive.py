@@ -7,7 +7,15 @@ from pathlib import Path
 
 def process() -> dict:
     """This process, so that another one can tell whether it still runs: its number, its start, the machine's name."""
-    return {"pid": os.getpid(), "began": _began(os.getpid()), "machine": platform.node()}
+    return {"pid": os.getpid(), "began": _began(os.getpid()), "machine": platform.node(), "numbers": _numbers()}
+
+
+def _numbers() -> str:
+    """Which numbering of processes: a container has its own, under the name of its machine. Empty but on Linux."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
 
 
 def _began(pid: int) -> str:
@@ -23,8 +31,9 @@ def _began(pid: int) -> str:
 
 
 def lives(told: dict) -> bool:
-    """Whether a process still runs; of another machine's, and on Windows, it is taken for granted."""
-    if told["machine"] != platform.node() or os.name == "nt":  # there, the signal 0 would be Ctrl-C
+    """Whether a process still runs; of another machine's or container's, and on Windows, it is taken for granted."""
+    elsewhere = (told["machine"], told["numbers"]) != (platform.node(), _numbers())
+    if elsewhere or os.name == "nt":  # there, the signal 0 would be Ctrl-C
         return True
     try:
         os.kill(told["pid"], 0)

@@ -13,7 +13,7 @@ class Journal:
     """A file of JSON lines; each call of `add` is one write, so that lines of several writers do not mix."""
 
     def __init__(self, path: Path) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
         self._file = os.open(path, flags, 0o644)
         self._owner, self._lock = os.getpid(), threading.Lock()
         self._waiting = bytearray()
@@ -34,9 +34,13 @@ class Journal:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._waiting, self._cut = bytearray(), b""
 
-    def close(self) -> list[object]:
-        """Close the file; what is left that could not be written."""
+    def close(self) -> bytes:
+        """Close the file; all lines, even where the file has been deleted, those that could not be written last."""
         with suppress(OSError):
             self.add()
-        os.close(self._file)
-        return [json.loads(line) for line in self._waiting.splitlines()]
+        with self._lock:
+            os.lseek(self._file, 0, os.SEEK_SET)
+            written = b"".join(iter(lambda: os.read(self._file, 1 << 20), b""))
+            os.close(self._file)
+            self._file = -1  # the number will be another file's: a late `add` must not write there
+            return written + b"\n" + self._waiting

@@ -58,5 +58,5 @@ def described(
         "hardware": {"name": machine.name, **asdict(machine)},
         "config": plain(config),
         "data": dict(data or {}),
-        "seeds": list(seeds),
+        "seeds": plain(list(seeds)),
     }

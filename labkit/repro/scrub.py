@@ -16,14 +16,18 @@ _STRONG += r"|secret|password|passwd|passphrase|credentials?"
 _STRONG += r"|(?:access|auth|api|bearer|refresh|session|hf|hub|github|gitlab|wandb|kaggle|slack|bot)[_-]?token)"
 _STRONG_NAME = re.compile(rf"(?:^|[_-]){_STRONG}$", re.IGNORECASE)
 _TOKEN_NAME = re.compile(r"(?:^|[_-])token$", re.IGNORECASE)
+_SECRET_VARIABLE = re.compile(  # PWD is the current folder, and ASKPASS a program that asks
+    r"^(?!(?:OLD)?PWD$).*(?:key|token|secret|(?<!ask)pass|passw(?:or)?d|passphrase|pwd|_pat|credentials?)s?$",
+    re.IGNORECASE,
+)
 _LEAST = 8  # a shorter value of the environment is likelier a word of the text than a secret
 _LEAST_OF_LETTERS = 12  # and so is a longer one that may be a word
 _RANDOM = r"(?=[A-Za-z_.~+/=-]*\d)(?=[^A-Za-z\s]*[A-Za-z])[A-Za-z0-9_.~+/=-]{16,}"  # letters and figures, and long
-_WRITTEN = r"(?![{$<%])[^\"'\n]{4,}"  # between quotes, and no place that is filled in later
-_QUOTED = r"[\"']?\]?\s*[:=]\s*[rbuf]?[\"']"  # from a name to its value: `name = "`, `"name": "`, `["name"] = "`
+_WRITTEN = r"(?![{$<%])(?:[^\"'\\\n]|\\(?![\"'])){4,}"  # between quotes, and no place that is filled in later
+_QUOTED = r"\\?[\"']?\]?\s*[:=]\s*[rbuf]?\\?[\"']"  # from a name to its value: `name = "`, `"name": "`, `["name"] = "`
 _BLOCK = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)")
 # A line without any of these (its letters made small) is not looked at: that saves nearly all of the time.
-_HINTS = ("token", "key", "secret", "passw", "passphrase", "credential", "://", "authorization", "login", "sig", "akia")
+_HINTS = ("token", "key", "secret", "pass", "pwd", "credential", "://", "authorization", "login", "sig", "akia")
 _HINTS += ("asia", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "_pat_", "glpat-", "hf_", "sk-", "sk_", "rk_", "aiza")
 _HINTS += ("ya29.", "gocspx", "xox", "hooks.slack", "npm_", "pypi-", "dop_v1", "dapi", "r8_", "sg.", "eyj", "env(")
 _SHAPES = tuple(
@@ -49,12 +53,13 @@ _AFTER = tuple(  # the first group stays
         r"(\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*:)(?![{$<])[^\s/@]+(?=@)",  # an address with name and password
         r"(\b[A-Za-z][A-Za-z0-9+.-]*://)(?=[^\s/@]*\d)[A-Za-z0-9_-]{20,}(?=@)",  # scheme://token@host
         r"([?&](?i:sig|signature|x-amz-signature|x-amz-security-token|access_token|api_?key|token)=)[^\s&\"']{8,}",
-        r"((?i:authorization)[\"']?\]?\s*[:=]\s*[rbuf]?[\"']?(?i:bearer|basic|token)\s+)(?![{$<%])[^\s\"']+",
-        rf"((?<![A-Za-z0-9])(?i:{_STRONG}){_QUOTED}){_WRITTEN}(?=[\"'])",
-        rf"((?<![A-Za-z0-9])(?i:token){_QUOTED}){_RANDOM}(?=[\"'])",
-        rf"((?:putenv|setenv|setdefault)\([\"'](?i:[a-z_]*(?:{_STRONG}|token))[\"'],\s*[\"']){_WRITTEN}(?=[\"'])",
+        r"((?i:authorization)\\?[\"']?\]?\s*[:=]\s*[rbuf]?\\?[\"']?(?i:bearer|basic|token)\s+)(?![{$<%])[^\s\"'\\]+",
+        rf"((?<![A-Za-z0-9])(?i:{_STRONG}){_QUOTED}){_WRITTEN}(?=\\?[\"'])",
+        rf"((?<![A-Za-z0-9])(?i:token){_QUOTED}){_RANDOM}(?=\\?[\"'])",
+        rf"((?i:{_STRONG}|(?<![a-z])(?:pass|pwd|token)|[a-z0-9]_key)(?:{_QUOTED}|=|:\s*)){_RANDOM}",
+        rf"((?:putenv|setenv|setdefault)\([\"'](?i:[a-z_]*(?:{_STRONG}|token))[\"'],\s*[\"']){_WRITTEN}(?=\\?[\"'])",
         r"(\"key\"\s*:\s*\")[0-9a-f]{32}(?=\")",  # kaggle.json
-        r"(\blogin\((?:[^)\n]*\b(?:key|token)\s*=\s*|)[\"'])[^\"'\n]{16,}(?=[\"'])",  # wandb.login(key="...")
+        r"(\blogin\((?:[^)\n]*\b(?:key|token)\s*=\s*|)\\?[\"'])[^\"'\\\n]{16,}(?=\\?[\"'])",  # wandb.login(key="...")
         r"(\bAccountKey=)[A-Za-z0-9+/=]{20,}",  # Azure
         r"(\bwandb login (?:--\S+ )*)[A-Za-z0-9-]{20,}",
         rf"((?<![\w-])--(?i:(?:[a-z]+[_-])*(?:{_STRONG}|token))(?:=| +(?!-)))(?![A-Z_]+\b)[^\s\"'=(<{{$\[]{{6,}}",
@@ -95,17 +100,22 @@ def _line(text: str) -> tuple[str, int]:
 
 def _environment() -> list[str]:
     """Values of variables whose names say that they are secret, the longest first. They are looked for, never kept."""
-    named = {value for name, value in os.environ.items() if _STRONG_NAME.search(name) or _TOKEN_NAME.search(name)}
+    named = {value for name, value in os.environ.items() if _SECRET_VARIABLE.search(name)}
     long = {value for value in named if len(value) >= (_LEAST_OF_LETTERS if value.isalpha() else _LEAST)}
     return sorted(long, key=lambda value: (-len(value), value))
 
 
 def scrub(value: object) -> object:
-    """A value as JSON holds it, with every text in it scrubbed, and the values of keys that say they are secret."""
+    """A value as JSON holds it, with every text in it scrubbed, and the values of keys that say they are secret.
+
+    Not-a-numbers and infinities become text: JSON has no word for them.
+    """
     if isinstance(value, Mapping):
         return {scrubbed(str(key))[0]: _entry(str(key), item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [scrub(item) for item in value]
+    if isinstance(value, float) and value - value != 0:
+        return str(value)
     return scrubbed(value)[0] if isinstance(value, str) else value
 
 

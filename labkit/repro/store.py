@@ -89,13 +89,13 @@ class Store:
         return [self._settled(held[run]) for run in sorted(held)]
 
     def find(self, part: str) -> dict:
-        """The record whose id has this text in it, else the latest original of that name.
+        """The latest original of that name, else the record whose id has this text in it.
 
         CourseError: there is none, or more than one such id.
         """
         every = self.all()
-        found = [one for one in every if part in one["id"]]
-        found = found or [one for one in every if part == one["name"] and not one.get("remakes")][-1:]
+        found = [one for one in every if part == one["name"] and not one.get("remakes")][-1:]
+        found = found or [one for one in every if part in one["id"]]
         if len(found) == 1:
             return found[0]
         if not every:
@@ -130,7 +130,7 @@ class Store:
     def _make_folder(self) -> None:
         """The folder, and in it a word to git that nothing there is to be committed, nor a change to be recorded."""
         if not self.folder.is_dir():
-            self.folder.mkdir(parents=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / ".gitignore").write_text("*\n")
 
     def _do(self, action: Callable[[sqlite3.Connection], Any]) -> Any:
@@ -178,14 +178,18 @@ def _index(db: sqlite3.Connection, record: dict, rows: Iterable[Sequence], *, re
 
 
 def read_journal(path: Path) -> tuple[list[list], dict]:
-    """The metrics and results that a run has appended; a line that a full disk cut off is none."""
+    """The metrics and results that a run has appended."""
+    try:
+        return entries(path.read_bytes())
+    except FileNotFoundError:
+        return [], {}
+
+
+def entries(lines: bytes) -> tuple[list[list], dict]:
+    """The metrics and results in a journal's lines; one that a full disk cut off is none."""
     rows: list[list] = []
     results: dict = {}
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return rows, results
-    for line in text.split("\n"):
+    for line in lines.decode(errors="replace").split("\n"):
         with suppress(ValueError):
             entry = json.loads(line)
             if isinstance(entry, dict):

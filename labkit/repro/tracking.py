@@ -8,10 +8,12 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
+from typing import SupportsFloat
 
 from labkit import course
 from labkit.repro import capture, store
 from labkit.repro.alive import process
+from labkit.repro.files import plain
 from labkit.repro.journal import Journal
 from labkit.repro.places import runs_folder
 from labkit.repro.store import PROBLEMS, Store
@@ -32,12 +34,12 @@ class Run:
         """What `labkit runs` calls it."""
         return self._record["id"] if self._journal else ""
 
-    def log(self, step: int | None = None, **measured: float) -> None:
+    def log(self, step: SupportsFloat | None = None, **measured: float) -> None:
         """Note what was measured at a step (without one: of the whole run), every bit of it.
 
         A value on a device is waited for: log what you have read already, or rarely.
         """
-        self._add([[step, name, _number(value)] for name, value in measured.items()])
+        self._add([[plain(step), name, _number(value)] for name, value in measured.items()])
 
     def note(self, **results: object) -> None:
         """Note results of the whole run that are no numbers to compare bit by bit: texts, lists, paths."""
@@ -57,8 +59,7 @@ class Run:
         """Write the end of the run; a record that cannot be written does not take the run's work with it."""
         if not self._journal or self._owner != os.getpid():  # a forked child that leaves the block ends nothing
             return
-        rows = self._journal.close()
-        rows = store.read_journal(self._kept.journal(self.id))[0] + [one for one in rows if isinstance(one, list)]
+        rows, _ = store.entries(self._journal.close())
         self._record |= {"status": status, "seconds": seconds, "why": capture.scrubbed(why)[0]}
         self._record |= {"cells": capture.cells(), "torch_at_end": capture.torch_settings()}
         try:
@@ -102,7 +103,7 @@ def run(
     finally:
         it._end(ended, round(time.perf_counter() - clock, 3), why)
         if casual and it.id:
-            _tidy(it._kept, name)
+            _tidy(it._kept, name, it.id)
 
 
 def _begin(name: str, captured: dict, casual: bool) -> Run:
@@ -135,15 +136,20 @@ def _begin(name: str, captured: dict, casual: bool) -> Run:
     return Run(kept, record, journal)
 
 
-def _tidy(kept: Store, name: str) -> None:
-    """Forget the older ones of a name's casual records."""
+def _tidy(kept: Store, name: str, latest: str) -> None:
+    """Forget the older ones of a name's casual records; latest: the one that has just ended, however early it began."""
     with suppress(*PROBLEMS):
-        mine = [one for one in kept.all() if one.get("casual") and one["name"] == name and not one.get("remakes")]
-        for old in mine[:-_CASUAL]:
+        mine = [one for one in kept.all() if one["name"] == name and one["id"] != latest and _may_go(one)]
+        for old in mine[: 1 - _CASUAL]:
             kept.forget(old["id"])
+
+
+def _may_go(record: dict) -> bool:
+    """Whether a record is a lesson's, and ended: one that still runs is another kernel's."""
+    return bool(record.get("casual") and not record.get("remakes") and record["status"] != store.RUNNING)
 
 
 def _number(value: float) -> float | str:
     """A number of any kind as JSON keeps it, its bits as a float's; not-a-numbers and infinities as text."""
-    plain = float(value.detach() if hasattr(value, "detach") else value)
-    return plain if plain - plain == 0 else str(plain)
+    found = float(value.detach() if hasattr(value, "detach") else value)
+    return found if found - found == 0 else str(found)
