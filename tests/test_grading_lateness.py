@@ -196,7 +196,7 @@ def test_from_gradescopes_zip_and_a_toml_to_a_deduction_that_stays(labkit, tmp_p
     with zipfile.ZipFile(tmp_path / "export.zip", "w") as archive:
         archive.write(lesson.student, "export/submission_7/01.ipynb")
         archive.writestr("export/submission_metadata.yml", table)
-    (tmp_path / "class.csv").write_text("SID,Name\nann,Ann\nbob,Bob\n")
+    (tmp_path / "class.csv").write_text("SID,Name\nann,Ann\nbob,Bob Builder\n")
     labkit("collect", tmp_path / "export.zip", "--out", tmp_path / "in", "--roster", tmp_path / "class.csv")
     (tmp_path / "course.toml").write_text("[lessons.01]\ndue = 2027-03-01T23:59:00Z\npercent_per_dya = 25\n")
     grade = ("grade", tmp_path / "in", "--lesson", "01", "--out", tmp_path / "out", "--trusted")
@@ -207,6 +207,7 @@ def test_from_gradescopes_zip_and_a_toml_to_a_deduction_that_stays(labkit, tmp_p
     code, said, _ = labkit(*grade, "--roster", tmp_path / "class.csv")
     assert code == 0
     assert "1 late with a deduction, 0 late without: policy.json says why of each." in said
+    assert "<p>bob · Bob Builder: <b>" in (tmp_path / "out" / "feedback" / "bob.html").read_text()
     labkit("override", "ann", "1.1", "2", "--why", "Said in person.", "--out", tmp_path / "out")
     labkit(*grade)  # without the policy: it is kept with the grades
     ann = lines((tmp_path / "out" / "grades.csv").read_text())[0]

@@ -106,6 +106,36 @@ def test_a_folder_that_was_not_graded_gets_a_sentence(tmp_path):
         tables.results(tmp_path)
 
 
+def test_the_name_that_a_roster_gives_stands_beside_the_id(graded):
+    before = grades(graded)
+    known = roster.Roster((roster.Student(id="Ann", row={"name": "Ann <b> & Co"}), roster.Student(id="=bob")))
+    tables.keep_names(known, graded)
+    tables.refresh("Lesson 01", graded)
+    ann, bob = ((graded / "feedback" / f"{name}.html").read_text() for name in ("ann", "=bob"))
+    assert "<p>ann \u00b7 Ann &lt;b&gt; &amp; Co: <b>" in ann
+    assert "<p>=bob: <b>" in bob
+    assert 'ann.html">ann</a> Ann &lt;b&gt; &amp; Co</td>' in (graded / "class.html").read_text()
+    assert grades(graded) == before
+    assert all("name" not in one for one in tables.results(graded))
+
+
+@pytest.mark.parametrize(
+    ("heads", "line", "name"),
+    [
+        ("id,name", "ann,Ann Lovelace", "Ann Lovelace"),
+        ("SID,Full_Name", "ann,Ann Lovelace", "Ann Lovelace"),
+        ("Student,ID", '"Lovelace, Ann",17', "Lovelace, Ann"),
+        ("First name,Surname,Email address", "Ann,Lovelace,a@b.c", "Ann Lovelace"),
+        ("id,Last name", "ann,Lovelace", "Lovelace"),
+        ("student", "ann", ""),
+        ("student,email", "ann,a@b.c", ""),
+        ("username,name", "ann,ANN", ""),
+    ],
+)
+def test_a_name_is_found_in_whatever_column_it_stands(tmp_path, heads, line, name):
+    assert students(tmp_path, f"{heads}\n{line}\n").students[0].name == name
+
+
 # ---- grade books ----------------------------------------------------------------------------------------------------
 
 CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section
@@ -154,6 +184,7 @@ def test_two_folders_of_one_id_go_to_no_grade_book(graded):
     "name",
     [
         *("results.jsonl", "Results.jsonl", "overrides.json", "grades.csv", "run.json", "policy.json", "notes.json"),
+        "names.json",
         *("class.html", "similar.html", "kept/x.json", "feedback/ann.html", "feedback", "."),
     ],
 )

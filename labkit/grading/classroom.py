@@ -21,7 +21,7 @@ def page(rows: Sequence[Mapping], exercises: Sequence[Exercise], title: str, fou
     totals = [_total(mine) for mine in students.values()] or [(0, 0)]
     points = [points for points, _ in totals]
     head = f"{len(students)} students; median {median(points):g}, highest {max(points):g} of {totals[0][1]:g} points."
-    parts = [f"<h1>{text(title)}</h1><p>{head}</p>{_weighed(rows)}", _to_look_at(found)]
+    parts = [f"<h1>{text(title)}</h1><p>{head}</p>{_weighed(rows)}", _to_look_at(found, students)]
     names = {one.number: f"{one.number} · {one.name}" for one in exercises}
     for number in dict.fromkeys(row["exercise"] for row in rows):
         parts.append(_exercise(names.get(number, number), [row for row in rows if row["exercise"] == number]))
@@ -47,12 +47,13 @@ def _weighed(rows: Sequence[Mapping]) -> str:
     return f"<p>{' '.join([*said, 'Each page of a student reckons it line by line.'])}</p>" if said else ""
 
 
-def _to_look_at(found: Sequence[Point]) -> str:
+def _to_look_at(found: Sequence[Point], students: Mapping[str, Sequence[Mapping]]) -> str:
     """What needs a person's eye, by kind; nothing where there is nothing."""
     parts = []
     for name, meaning in KINDS.items():
         mine = [one for one in found if one.kind == name]
-        lines = [[_link(one.student), text(one.exercise), text(_cut(one.said))] for one in mine]
+        links = [_link(one.student, students.get(one.student, ())) for one in mine]
+        lines = [[link, text(one.exercise), text(_cut(one.said))] for link, one in zip(links, mine, strict=True)]
         shown = table(["student", "exercise", "what"], lines)
         about = text(f"{len(mine)} {name}: {meaning}")
         opened = " open" if len(mine) <= _MOST_POINTS else ""
@@ -112,7 +113,7 @@ def _students(students: Mapping[str, Sequence[Mapping]]) -> str:
     for student, mine in sorted(students.items()):
         found = {row["exercise"]: "set by hand" if row.get("why") else SAID[row["status"]] for row in mine}
         cells = [found.get(number, "") for number in numbers]
-        lines.append([_link(student), _points(mine), *map(text, cells)])
+        lines.append([_link(student, mine), _points(mine), *map(text, cells)])
     return f"<h2>Students</h2>{table(['student', 'points', *map(text, numbers)], lines)}"
 
 
@@ -124,9 +125,10 @@ def _points(rows: Sequence[Mapping]) -> str:
     return "<br>".join([*said, *([f"<small>{text(total.late)}</small>"] if total and total.late else [])])
 
 
-def _link(student: str) -> str:
-    """A student's name, which leads to the student's page."""
-    return f'<a href="feedback/{quote(student, safe="")}.html">{text(student)}</a>'
+def _link(student: str, rows: Sequence[Mapping]) -> str:
+    """A student's id, which leads to the student's page, and the name where a roster gave one."""
+    name = rows[0].get("name") if rows else ""
+    return f'<a href="feedback/{quote(student, safe="")}.html">{text(student)}</a>{f" {text(name)}" if name else ""}'
 
 
 def _cut(said: str) -> str:

@@ -81,7 +81,7 @@ def grade(
     json: Annotated[bool, typer.Option("--json", help="Print the results, a line each.")] = False,
 ) -> None:
     """Grade a class; killed or run again, it goes on where it was. Exit code 1: an exercise could not be graded."""
-    from labkit.grading import console, locked
+    from labkit.grading import console, locked, tables
     from labkit.grading import grade as module
     from labkit.grading.box import available
 
@@ -96,6 +96,8 @@ def grade(
     console.refuse(Path(folder), Path(out), name)
     total = len(console.students(Path(folder)))
     with locked.held(Path(out), 5.0), console.Bar(total) as bar:
+        if listed:
+            tables.keep_names(listed, Path(out))
         more = {"jobs": jobs, "students": known, "regrade": regrade, "policy": late, "progress": bar.more}
         try:
             rows = module.grade(Path(folder), batch, Path(out), **more)

@@ -39,7 +39,8 @@ def student_page(
     noted: what was odd about the notebook, such as which of two was graded.
     """
     known = {one.number: one for one in exercises}
-    parts = [f"<h1>{text(title)}</h1><p>{text(student)}: {_sum(rows)}"]
+    called = " · ".join(filter(None, (student, rows[0].get("name"))))
+    parts = [f"<h1>{text(title)}</h1><p>{text(called)}: {_sum(rows)}"]
     parts += [f"<p>{text(said)}</p>" for said in noted]
     parts += [_exercise(row, known.get(row["exercise"])) for row in rows]
     parts += [] if any(row.get("advisory") for row in rows) else [f"<p><small>{_RULE}</small></p>"]

@@ -49,7 +49,7 @@ def is_ours(to: Path, out: Path) -> bool:
     """Whether a path is that of a graded class, or of what labkit has written there."""
     path, home = to.resolve(), out.resolve()
     ours = {"results.jsonl", "overrides.json", "grades.csv", "class.html", "feedback", "run.json", "kept", ".lock"}
-    ours |= {lateness.FILE, "notes.json", "similar.html"}
+    ours |= {lateness.FILE, tables.NAMES, "notes.json", "similar.html"}
     same = [path, *path.parents]
     return path == home or any(each.parent == home and each.name.casefold() in ours for each in same)
 

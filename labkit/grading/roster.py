@@ -8,7 +8,7 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,8 @@ MAX_BYTES = 20_000_000
 MAX_ID_BYTES = 100
 _ID_COLUMNS = ("student_id", "id", "sid", "username", "login", "id number", "student id", "student", "email")
 _ID_COLUMNS += ("email address", "identifier")
+_FULL = ("full name", "name", "student name", "display name", "student")
+_FIRST, _LAST = ("first name", "firstname", "given name"), ("last name", "lastname", "surname", "family name")
 _TELLING = re.compile(r"\b(id|sid|name|email|e-mail|login|user|username|student|surname|identifier|number)\b")
 _SEPARATOR = re.compile(r"sep=([,;\t])\r?\n", re.IGNORECASE)
 _SHORTENED = re.compile(r"\d([.,]\d+)?E\+\d+")  # 1.23457E+11, of which nobody can tell what it was
@@ -30,6 +32,14 @@ class Student:
 
     id: str
     row: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What the roster calls the student beside the id; empty where it does not."""
+        row = {heading.replace("_", " "): value for heading, value in self.row.items()}
+        halves = " ".join(filter(None, (_first(row, _FIRST), _first(row, _LAST))))
+        found = _first(row, _FULL[:-1]) or halves or _first(row, _FULL[-1:])
+        return "" if identity(found) == identity(self.id) else found
 
 
 def identity(text: str) -> str:
@@ -156,12 +166,16 @@ def _exact(row: Mapping[str, str]) -> set[str]:
 def _written(row: Mapping[str, str]) -> set[str]:
     """Telling cells as they are, first and last name together."""
     found = {identity(value) for name, value in row.items() if value and _TELLING.search(name.replace("_", " "))}
-    first = next((row[name] for name in ("first name", "firstname", "given name") if row.get(name)), "")
-    last = next((row[name] for name in ("last name", "lastname", "surname", "family name") if row.get(name)), "")
+    first, last = _first(row, _FIRST), _first(row, _LAST)
     if first and last:
         found -= {identity(first), identity(last)}
         found |= {identity(f"{first} {last}"), identity(f"{last}, {first}")}
     return found
+
+
+def _first(row: Mapping[str, str], headings: Sequence[str]) -> str:
+    """The first of these cells that is not empty."""
+    return next((row[name] for name in headings if row.get(name)), "")
 
 
 def _keys(row: Mapping[str, str]) -> set[str]:

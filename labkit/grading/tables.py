@@ -17,7 +17,9 @@ from labkit import build, checks
 from labkit.course import CourseError
 from labkit.grading import feedback, lateness
 from labkit.grading.lateness import Total
-from labkit.grading.roster import identity
+from labkit.grading.roster import Roster, identity
+
+NAMES = "names.json"
 
 
 def write(rows: Sequence[dict], title: str, out: Path) -> None:
@@ -45,7 +47,8 @@ def results(out: Path) -> list[dict]:
 def adjusted(out: Path) -> list[dict]:
     """The verdicts with points as set by hand, where they were; such a row has the reason under `why`.
 
-    Each has under `total` the student's Total, the same for all of a student's rows, and its own `weight` in it.
+    Each has under `total` the student's Total and under `name` what a roster calls the student, the same for all of a
+    student's rows, and its own `weight` in that total.
     """
     by_hand = {(one["student"], one["exercise"]): one for one in overrides(out)}
     rows = results(out)
@@ -54,7 +57,25 @@ def adjusted(out: Path) -> list[dict]:
             row |= {"points": one["points"], "why": one["why"]}
     policy = lateness.load(out)
     weights, found = policy.weights if policy else {}, lateness.totals(rows, policy)
-    return [row | {"total": found[row["student"]], "weight": weights.get(row["exercise"], 1)} for row in rows]
+    names = _names(out)
+    return [
+        row
+        | {"total": found[row["student"]], "weight": weights.get(row["exercise"], 1)}
+        | {"name": names.get(identity(row["student"]), "")}
+        for row in rows
+    ]
+
+
+def keep_names(known: Roster, out: Path) -> None:
+    """Write down what a roster calls its students, for the pages; ids stay what everything goes by."""
+    names = {identity(student.id): student.name for student in known.students if student.name}
+    build.write(out / NAMES, json.dumps(names, indent=1, ensure_ascii=False) + "\n")
+
+
+def _names(out: Path) -> dict[str, str]:
+    """The names that were written down, by identity; none where nobody did."""
+    path = out / NAMES
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def overrides(out: Path) -> list[dict]:
