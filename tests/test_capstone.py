@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -14,11 +15,12 @@ import capstone_toys as toys
 import numpy as np
 import pytest
 
-from labkit.capstone import changes, contest, doubts, report, running, task, waterfall
+from labkit.capstone import changes, children, contest, doubts, recorded, report, running, task, waterfall
 from labkit.capstone.children import run_child
 from labkit.course import CourseError
 
 SILENT = lambda _line: None
+BASELINE = contest.BASELINE_SHA256
 
 
 def written(folder, name, text):
@@ -39,7 +41,7 @@ def held(tmp_path, text, pairs=1, name="mine"):
 @pytest.fixture(autouse=True)
 def ours(monkeypatch):
     """The toy's baseline counts as the course's own."""
-    monkeypatch.setattr(contest, "is_ours", lambda _script: True)
+    monkeypatch.setattr(contest, "BASELINE_SHA256", hashlib.sha256(toys.SLOW.encode()).hexdigest())
 
 
 @pytest.mark.slow
@@ -50,7 +52,6 @@ def test_a_faster_script_is_told_with_its_ratio_accuracy_changes_and_record(tmp_
     assert found.cpu_ratio.value > 1
     assert found.test[0] == found.test[1] > 0.8
     assert found.record.same, found.record.said
-    assert "6 values" not in found.record.said
     assert "3 values, all alike" in found.record.said
     assert found.changes.changed == ("main",)
     assert "labkit.repro.run" in found.changes.imports
@@ -170,6 +171,96 @@ run_child([sys.executable, "-c", {child!r}], folder=here, home=here / "h", limit
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
+def test_another_baseline_is_doubted_and_other_ends_of_line_are_not(tmp_path):
+    for ends, own in (("\n", True), ("\r\n", True), ("\n\n", False)):
+        script = tmp_path / "train.py"
+        script.write_bytes(toys.SLOW.replace("\n", ends).encode())
+        assert contest.is_ours(script) is own
+    assert doubts.doubts(toys.told()) == []
+    assert "not the course's own" in doubts.doubts(toys.told(baseline_is_ours=False))[0]
+
+
+def test_a_run_that_failed_is_told_and_has_no_test_accuracy():
+    ended = toys.told().baseline[0]
+    failed = running.Outcome(wall_s=1.0, cpu_s=1.0, why="no reason")
+    found = toys.told(baseline=(ended, failed, failed), submission=(ended, ended, failed))
+    assert found.test == (0.9, 0.9)
+    assert "in 2 of 3 runs (baseline 1 of 3)" in report.text(found)
+    assert "test accuracy              0.000 (baseline 0.900)" in report.text(toys.told(submission=(failed,)))
+
+
+def test_a_process_that_has_ended_and_was_not_asked_for_is_not_left_behind():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    assert children._group_lives(child.pid)
+    child.stdin.close()
+    while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.02)
+    assert not children._group_lives(child.pid)
+    child.wait()
+
+
+def test_predict_meets_no_name_that_tells_the_numbering(tmp_path):
+    told = "    assert not (Path(out).parents[1] / f'{0xabcdef:x}').exists()\n"
+    asks = toys.FAST.replace("def predict(out, pixels):\n", "def predict(out, pixels):\n" + told)
+    ended = running.once(toys.task(), written(tmp_path, "asks", asks), tmp_path / "runs" / "a", seed=1, secret=0xABCDEF)
+    assert (ended.why, ended.reached) == ("", True)
+
+
+def test_an_answer_that_is_an_archive_is_none(tmp_path):
+    np.savez(tmp_path / "answer.npz", a=np.zeros(3))
+    assert running._answer(tmp_path / "answer.npz").shape == (0,)
+    (tmp_path / "broken").write_bytes(b"PK\x03\x04 and no more")
+    assert running._answer(tmp_path / "broken").shape == (0,)
+
+
+@pytest.mark.slow
+def test_a_run_that_takes_for_ever_when_made_again_is_ended_and_leaves_nothing(tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    waits = "if 'labkit-remake-' in os.environ['LABKIT_RUNS']:\n    time.sleep(600)\n"
+    mine = written(
+        tmp_path, "mine", toys.RECORDED.replace("    args.out", textwrap.indent(waits, "    ") + "    args.out")
+    )
+    assert recorded.lay_out_recorded(mine, tmp_path / "runs" / "a")
+    assert running.once(toys.task(), mine, tmp_path / "runs" / "a", seed=1, secret=1).reached
+    monkeypatch.setattr(recorded, "_LIMIT_S", 5.0)
+    found = recorded.made_again(tmp_path / "runs" / "a")
+    assert (found.same, found.said) == (False, "Made again, it was not done after 5 s.")
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_submission_that_cannot_be_judged_does_not_keep_the_others_from_their_rank(tmp_path, labkit, monkeypatch):
+    def held(_task, submission, **_more):
+        if submission.name == "broken":
+            raise PermissionError("no rights")
+        return toys.told(name=submission.name)
+
+    monkeypatch.setattr(task, "glyphs_task", toys.task)
+    monkeypatch.setattr(contest, "contest", held)
+    for name in ("broken", "first", "second"):
+        written(tmp_path, name, toys.FAST)
+    code, out, err = labkit("leaderboard", tmp_path)
+    assert (code, [line.split()[1] for line in out.splitlines()]) == (0, ["first", "second"])
+    assert "broken: PermissionError('no rights')" in err
+    assert "first: 2.00 times (2.00 to 2.00)" in err
+
+
+def test_the_result_is_printed_where_the_page_cannot_be_written(tmp_path, labkit, monkeypatch):
+    monkeypatch.setattr(task, "glyphs_task", toys.task)
+    monkeypatch.setattr(contest, "contest", lambda *_given, **_more: toys.told())
+    code, out, err = labkit("capstone", tmp_path, "--html", tmp_path / "none" / "page.html")
+    assert (code, "2.00 times" in out, "page.html" in err) == (2, True, True)
+
+
+def test_the_waterfall_command(labkit, monkeypatch):
+    row = {"kind": "alone", "changes": "none", "runs": 3, "wall_s": [2.0] * 3, "cpu_s": [1.0] * 3, "test": 0.9}
+    asked = []
+    monkeypatch.setattr(waterfall, "measured", lambda rounds, **_more: asked.append(rounds) or [row])
+    assert "3 of 3" in labkit("capstone", "--waterfall", "--pairs", "3")[1]
+    assert json.loads(labkit("capstone", "--waterfall", "--json")[1])["arms"] == [row]
+    assert asked == [3, 5]
+
+
 def test_what_was_changed():
     found = changes.changes("def a():\n  return 1\ndef b(): pass\n", "import os\ndef a():\n  return 2\ndef c(): pass\n")
     assert (found.new, found.dropped, found.changed, found.imports) == (("c",), ("b",), ("a",), ("os",))
@@ -203,7 +294,7 @@ def test_the_courses_baseline_is_the_one_that_labkit_knows_and_takes_the_argumen
     from labkit.capstone.contest import baseline_script
 
     path = baseline_script()
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == contest.BASELINE_SHA256
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == BASELINE
     for script in (path, waterfall.solution_script()):
         names = {node.name for node in ast.parse(script.read_text()).body if isinstance(node, ast.FunctionDef)}
         assert {"main", "predict"} <= names

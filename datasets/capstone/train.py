@@ -6,8 +6,8 @@ CONTRACT. Whoever makes this faster keeps to it:
 
 DIR of --data holds train.npz and validation.npz: `pixels` (uint8, [N, 48, 48]) and `labels` (int64, 0 to 31). The
 script may train on train.npz only; with the labels of validation.npz it may measure how good the network is.
-It ends by itself when the network is right on `target` of the validation pictures, and leaves under --out what
-`predict` needs.
+It ends by itself when the network is right on `target` of the validation pictures, and after 30 epochs or ten minutes
+also when it is not (in the audit it never is). It leaves under --out what `predict` needs.
 
     predict(out, pixels) -> labels
 

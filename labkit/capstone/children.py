@@ -91,11 +91,27 @@ def _left(group: int, mark: str) -> bool:
 
 
 def _group_lives(group: int) -> bool:
+    """Whether a process of a group runs; where the system shows it, one that has ended and waits to be asked does not.
+
+    In a container whose first process never asks, those that lost their parent wait for ever.
+    """
     try:
         os.killpg(group, 0)
     except (ProcessLookupError, PermissionError):
         return False
-    return True
+    states = _states(group)
+    return not states or any(one not in "ZX" for one in states)
+
+
+def _states(group: int) -> list[str]:
+    """The states of a group's processes, a letter each; none where the system does not show them."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _parent, its = path.read_text(errors="replace").rpartition(")")[2].split()[:3]
+            if int(its) == group:
+                found.append(state)
+    return found
 
 
 def _marked(mark: str) -> list[int]:

@@ -41,9 +41,9 @@ def capstone(
     if submission is None:
         raise CourseError("Name a submission: labkit capstone my/train.py.")
     found = _contest(Path(submission), pairs)
+    print(report.as_json(found) if json else report.text(found), flush=True)  # first: the page may not be writable
     if html is not None:
         Path(html).write_text(report.html(found), encoding="utf-8")
-    print(report.as_json(found) if json else report.text(found))
 
 
 @app.command()
@@ -80,10 +80,14 @@ def _contest(submission: Path, pairs: int) -> Any:
 
 def _tried(submission: Path, pairs: int) -> Any:
     """A contest, or None and a sentence where a submission cannot be run: it does not keep the others from theirs."""
+    from labkit.capstone.report import ratio_told
+
     try:
-        return _contest(submission, pairs)
-    except CourseError as error:
-        _say(f"{submission.name}: {error}")
+        found = _contest(submission, pairs)
+        _say(f"{submission.name}: {ratio_told(found.ratio)}")
+        return found
+    except Exception as error:  # a submission may leave anything: a folder without rights, a record that is none
+        _say(f"{submission.name}: {error if isinstance(error, CourseError) else repr(error)}")
         return None
 
 

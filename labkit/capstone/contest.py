@@ -3,7 +3,6 @@
 import hashlib
 import secrets
 import shutil
-import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ import numpy as np
 from labkit import course
 from labkit.capstone.changes import Changes, changes
 from labkit.capstone.recorded import Record, lay_out_recorded, made_again
-from labkit.capstone.running import LIMIT_S, Outcome, once, script_of
+from labkit.capstone.running import LIMIT_S, Outcome, once, script_of, test_accuracy
 from labkit.capstone.task import Task
 
-BASELINE_SHA256 = "e55e72b5322ccbbae8fdf10ff01765b85605383b49958ca43a330a37b001dbdd"  # of datasets/capstone/train.py
+BASELINE_SHA256 = "2c56c7c464513c230ec230a4ef9a05305ed644699cd5a90c6e268bbfc50ae6a2"  # of datasets/capstone/train.py
 _DRAWS = 10_000
 _HIDDEN = 1 << 60  # what numbers the classes anew: a script that knew it could undo it
 Say = Callable[[str], None]
@@ -65,14 +64,15 @@ class Contest:
 
     @property
     def test(self) -> tuple[float, float]:
-        """Mean test accuracy of baseline and submission."""
-        return statistics.fmean(r.test for r in self.baseline), statistics.fmean(r.test for r in self.submission)
+        """Mean test accuracy of baseline and submission; a run that failed has none."""
+        return test_accuracy(self.baseline), test_accuracy(self.submission)
 
 
 def bootstrapped(ratios: Sequence[float]) -> Ratio:
-    """The median, and where the middle 95 % of the medians of resampled ratios lie; with five, from least to greatest.
+    """The median, and where the middle 95 % of the medians of resampled ratios lie; zeros where there are none.
 
-    Zeros where there are none. Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
+    With five ratios that is from the least to the greatest, which holds the true median 15 times of 16 (93.75 %).
+    Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
     """
     if not ratios:
         return Ratio(value=0.0, low=0.0, high=0.0)

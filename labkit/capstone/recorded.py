@@ -44,12 +44,19 @@ def made_again(place: Path) -> Record:
         return Record(same=None, said="It left no record: wrap the training in `with run(...)` of labkit.repro.")
     [*_, last] = found
     words = (sys.executable, "-c", "from labkit.cli import main; main()", "runs", "remake", last["id"], "--json")
-    done = subprocess.run(words, cwd=place, env=_variables(place), capture_output=True, timeout=_LIMIT_S, check=False)
-    told = {"seeds": tuple(last["seeds"])}
+    told = {"seeds": tuple(last.get("seeds", ()))}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, cwd=place, env=_variables(place), **pipes) as child:
+        try:
+            out, err = child.communicate(timeout=_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            child.terminate()  # then it ends what it has begun, and clears away; a kill would leave both
+            child.communicate()
+            return Record(same=False, said=f"Made again, it was not done after {_LIMIT_S:g} s.", **told)
     try:
-        answer = json.loads(done.stdout)
+        answer = json.loads(out)
     except ValueError:
-        tail = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        tail = err.decode(errors="replace").strip().splitlines()[-1:]
         return Record(same=False, said="".join(tail) or "It could not be made again.", **told)
     return Record(same=answer["same"], said=_sentence(answer), **told)
 

@@ -8,6 +8,7 @@ from html import escape
 from labkit import hardware
 from labkit.capstone.contest import Contest, Ratio, told
 from labkit.capstone.doubts import LIMITS, doubts, remarks
+from labkit.capstone.running import Outcome
 from labkit.grading import page
 
 
@@ -18,7 +19,7 @@ def ratio_told(ratio: Ratio) -> str:
 
 def rows(contest: Contest) -> list[tuple[str, str]]:
     """What is told of a contest, as headings and sentences."""
-    reached = sum(one.reached for one in contest.submission)
+    slow, fast = (_reached(runs) for runs in (contest.baseline, contest.submission))
     before, after = contest.test
     made = contest.changes
     lists = (("new", made.new), ("changed", made.changed), ("gone", made.dropped), ("imports", made.imports))
@@ -26,12 +27,16 @@ def rows(contest: Contest) -> list[tuple[str, str]]:
     return [
         ("faster, by the wall clock", ratio_told(contest.ratio)),
         ("by the processor's time", ratio_told(contest.cpu_ratio)),
-        ("reached", f"{contest.target:.3f} of the validation pictures in {reached} of {len(contest.submission)} runs"),
+        ("reached", f"{contest.target:.3f} of the validation pictures in {fast} runs (baseline {slow})"),
         ("test accuracy", f"{after:.3f} (baseline {before:.3f})"),
         ("record", contest.record.said),
         ("changed", "; ".join([f"{made.added} lines added, {made.gone} gone", *named])),
         ("machine", hardware.machine().name),
     ]
+
+
+def _reached(runs: Sequence[Outcome]) -> str:
+    return f"{sum(one.reached for one in runs)} of {len(runs)}"
 
 
 def text(contest: Contest) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from labkit import course
-from labkit.capstone.running import Outcome, once
+from labkit.capstone.running import Outcome, once, test_accuracy
 from labkit.capstone.task import Task, glyphs_task
 
 ORDER = ("loading", "augmentation", "syncs", "precision", "schedule", "sizes")
@@ -49,7 +49,7 @@ def measured(
 def _row(kind: str, names: str, runs: Sequence[Outcome]) -> dict:
     good = [one for one in runs if one.reached]
     clocks = {clock: [round(getattr(one, clock), 2) for one in good] for clock in ("wall_s", "cpu_s")}
-    return {"kind": kind, "changes": names, "runs": len(runs), **clocks, "test": statistics.fmean(o.test for o in runs)}
+    return {"kind": kind, "changes": names, "runs": len(runs), **clocks, "test": test_accuracy(runs)}
 
 
 def text(found: Sequence[dict]) -> str:
