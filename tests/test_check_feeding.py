@@ -56,6 +56,18 @@ def in_tuples(lengths, capacity):
     return tuple(rows)
 
 
+def in_numpys_numbers(lengths, capacity):
+    """First-fit decreasing, the documents' numbers as argsort gives them."""
+    rows = []
+    for number in np.argsort([-n for n in lengths], kind="stable"):
+        fits = (row for row in rows if sum(lengths[n] for n in row) + lengths[number] <= capacity)
+        row = next(fits, None)
+        if row is None:
+            rows.append(row := [])
+        row.append(number)
+    return rows
+
+
 def with_pythons_dice(lengths, world_size, per_step, epoch, seed):
     """Python's dice, seeded with a text; a dictionary of loads."""
     order = list(range(len(lengths)))
@@ -89,6 +101,18 @@ def with_numpys_dice(lengths, world_size, per_step, epoch, seed):
     return steps
 
 
+def in_torchs_numbers(lengths, world_size, per_step, epoch, seed):
+    """Longest first, the documents' numbers as randperm gives them."""
+    order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(1000 * epoch + seed))
+    steps = []
+    for step in order.split(per_step):
+        ranks = [[] for _ in range(world_size)]
+        for number in sorted(step, key=lambda number: -lengths[number]):
+            min(ranks, key=lambda rank: sum(lengths[n] for n in rank)).append(number)
+        steps.append(ranks)
+    return steps
+
+
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
@@ -96,8 +120,10 @@ def with_numpys_dice(lengths, world_size, per_step, epoch, seed):
         ("mask_and_positions", in_numpy),
         ("pack_rows", best_fit),
         ("pack_rows", in_tuples),
+        ("pack_rows", in_numpys_numbers),
         ("balanced_batches", with_pythons_dice),
         ("balanced_batches", with_numpys_dice),
+        ("balanced_batches", in_torchs_numbers),
     ],
 )
 def test_a_right_answer_written_another_way_passes(name, answer):

@@ -1,7 +1,9 @@
 """How answers of lesson 09 are looked at: a row's mask, rows of documents, batches dealt to ranks."""
 
+import operator
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import chain
 
 import numpy as np
@@ -13,6 +15,7 @@ from labkit.repro import seed_all
 
 MOST_ROWS = 1.02  # times the lower bound: first-fit decreasing stays below it on these lengths, first-fit does not
 MOST_WAITING = 1.02  # times the tokens of an even deal: longest first stays within 1.01, other ways are beyond 1.03
+NOTHING = "nothing was returned (None)"
 _MANY = 100  # documents: with fewer, chance decides about an order or about balance
 
 
@@ -53,7 +56,9 @@ def rows_found(rows: object, _: object, lengths: list[int], capacity: int) -> Fi
     """`right`, or what is wrong with the rows."""
     from labkit.packing import lower_bound
 
-    if not _numbers(rows, depth=2):
+    if rows is None:
+        return Finding(NOTHING)
+    if (rows := _plain(rows, depth=2)) is None:
         return Finding("no list of lists of whole numbers")
     if fault := _dealt_wrongly(list(chain(*rows)), len(lengths)):
         return Finding(fault)
@@ -103,11 +108,15 @@ def _dice() -> tuple:
 
 def batches_found(got: dict, _: object, lengths: list[int], world_size: int, per_step: int, _seed: int) -> Finding:
     """`right`, or what is wrong with the batches of three epochs."""
-    batches = got["batches"]
+    batches = {name: _plain(steps, depth=3) for name, steps in got["batches"].items()}
+    if any(steps is None for steps in got["batches"].values()):
+        return Finding(NOTHING)
     if got["set"]:
         return Finding("the program's own dice were set")
     if got["changed"]:
         return Finding("the lengths were changed")
+    if None in batches.values():
+        return Finding("no list of steps, each a list of ranks, each a list of whole numbers")
     for steps in batches.values():
         if fault := _wrong_steps(steps, len(lengths), world_size, per_step):
             return Finding(fault)
@@ -121,10 +130,8 @@ def batches_found(got: dict, _: object, lengths: list[int], world_size: int, per
     return Finding(_wrong_order(epochs, batches["other"]) or _unbalanced(epochs, lengths, world_size) or "right")
 
 
-def _wrong_steps(steps: object, n: int, world_size: int, per_step: int) -> str:
-    """What is wrong with the form of an epoch's batches, or with what is in them."""
-    if not _numbers(steps, depth=3):
-        return "no list of steps, each a list of ranks, each a list of whole numbers"
+def _wrong_steps(steps: list, n: int, world_size: int, per_step: int) -> str:
+    """What is wrong with an epoch's batches, or with what is in them."""
     if fault := _dealt_wrongly([number for step in steps for rank in step for number in rank], n):
         return fault
     if any(len(step) != world_size for step in steps):
@@ -170,11 +177,23 @@ def batch_cases(rng: torch.Generator) -> Sequence[tuple]:
 # ---- both ------------------------------------------------------------------------------------------------------------
 
 
-def _numbers(value: object, depth: int) -> bool:
-    """Whether it is a list of lists (as deep as asked) of whole numbers."""
+def _plain(value: object, depth: int) -> list | int | None:
+    """A list of lists (as deep as asked) of Python's whole numbers, NumPy's and torch's made these; None for others."""
     if not depth:
-        return type(value) is int
-    return isinstance(value, (list, tuple)) and all(_numbers(each, depth - 1) for each in value)
+        return _whole(value)
+    if not isinstance(value, (list, tuple)):
+        return None
+    parts = [_plain(each, depth - 1) for each in value]
+    return None if None in parts else parts
+
+
+def _whole(value: object) -> int | None:
+    """A whole number of Python, NumPy or torch as Python's own; None for anything else, True and False among it."""
+    if isinstance(value, bool) or getattr(value, "dtype", None) in (np.bool_, torch.bool):
+        return None
+    with suppress(TypeError, ValueError, RuntimeError):  # the ways in which they say that they are none
+        return operator.index(value)
+    return None
 
 
 def _dealt_wrongly(numbers: list[int], n: int) -> str:

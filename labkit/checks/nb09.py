@@ -8,7 +8,16 @@ from torch import Tensor
 
 from labkit import balance, packing
 from labkit.checker import Exercise, exact
-from labkit.checks.fed import batch_cases, batches_found, drive_batches, drive_mask, mask_cases, row_cases, rows_found
+from labkit.checks.fed import (
+    NOTHING,
+    batch_cases,
+    batches_found,
+    drive_batches,
+    drive_mask,
+    mask_cases,
+    row_cases,
+    rows_found,
+)
 
 # ---- 9.1: the mask and the positions of a row ------------------------------------------------------------------------
 
@@ -38,6 +47,8 @@ def _blind_padding(mask: Tensor, n: int) -> Tensor:
 _as_it_is = lambda mask, _: mask
 _causal = lambda mask, _: torch.ones_like(mask).tril()
 _both_ways = lambda mask, _: mask | mask.T
+_future = lambda mask, _: mask.T
+_not_itself = lambda mask, _: mask.tril(-1)
 _inverted = lambda mask, _: ~mask
 _runs_on = lambda _, capacity: torch.arange(capacity)
 _MASK_MISTAKES = (
@@ -46,6 +57,8 @@ _MASK_MISTAKES = (
     ("Documents see those before them, and positions run on: that is one document.", _changed(_causal, _runs_on)),
     ("Positions run on: each document begins at 0.", _changed(_as_it_is, _runs_on)),
     ("Tokens see what comes after them in their document: the mask must be causal too.", _changed(_both_ways)),
+    ("Tokens see themselves and what comes after, not what came before: .tril(), not .triu().", _changed(_future)),
+    ("No token sees itself, and the first of a document sees nothing: .tril(), not .tril(-1).", _changed(_not_itself)),
     ("True means 'may see' in scaled_dot_product_attention: this is the opposite.", _changed(_inverted)),
 )
 
@@ -57,7 +70,9 @@ def pack_rows(lengths: list[int], capacity: int) -> list[list[int]]:
     return packing.first_fit_decreasing(lengths, capacity)
 
 
+_NO_RETURN = "Is the `return` missing, or on a path that this case does not take?"
 _ROW_CAUSES = {
+    NOTHING: _NO_RETURN,
     "no list of lists of whole numbers": "Return rows, each a list of the numbers of its documents, and not their "
     "lengths as tensors.",
     "documents that are not there": "A row holds the documents' numbers, from 0 on, not their lengths.",
@@ -89,6 +104,7 @@ def balanced_batches(lengths: list[int], world_size: int, per_step: int, epoch: 
 _BATCH_CAUSES = {
     "no list of steps, each a list of ranks, each a list of whole numbers": "steps[step][rank] is a list of ints.",
     "documents that are not there": "Documents are numbered from 0 to len(lengths) - 1.",
+    NOTHING: _NO_RETURN,
     "a document twice": "Nothing is padded: where documents run out, a rank gets fewer, or none.",
     "a document lost": "The last step has what is left, though it be less than per_step: cut nothing off.",
     "a step without a list for each rank": "Each step has world_size lists; a rank without a document gets an empty "
@@ -156,7 +172,8 @@ EXERCISES = (
         points=4,
         hints=(
             "One order for the epoch, cut into steps; only then is each step dealt to the ranks.",
-            "dice = torch.Generator().manual_seed(seed + epoch); torch.randperm(n, generator=dice).tolist().",
+            "dice = torch.Generator().manual_seed(seed + epoch); torch.randperm(n, generator=dice).tolist(). No hash() "
+            "of a text in the seed: it is another in each process, so each rank would make another plan.",
             "Within a step: sort by length, longest first; loads.index(min(loads)) is the rank with the least.",
         ),
     ),

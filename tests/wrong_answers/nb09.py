@@ -22,6 +22,16 @@ def sees_the_future(lengths, capacity):
     return documents[:, None] == documents[None, :], positions
 
 
+def only_the_future(lengths, capacity):
+    documents, positions = _numbers(lengths, capacity)
+    return (documents[:, None] == documents[None, :]).triu(), positions
+
+
+def not_itself(lengths, capacity):
+    documents, positions = _numbers(lengths, capacity)
+    return (documents[:, None] == documents[None, :]).tril(-1), positions
+
+
 def positions_run_on(lengths, capacity):
     documents, positions = _numbers(lengths, capacity)
     return (documents[:, None] == documents[None, :]).tril(), torch.arange(capacity)
@@ -153,6 +163,15 @@ def pours(lengths, capacity):
 
 def loses_the_last_row(lengths, capacity):
     return first_fit_as_they_come(lengths, capacity)[:-1]
+
+
+def forgets_the_rows(lengths, capacity):
+    first_fit_as_they_come(lengths, capacity)
+
+
+def rows_of_bools(lengths, capacity):
+    """A row for each document, which says for each whether it is in it."""
+    return [[number == row for number in range(len(lengths))] for row in range(len(lengths))]
 
 
 def in_every_row_with_room(lengths, capacity):
@@ -289,6 +308,15 @@ def turns_the_file(lengths, world_size, per_step, epoch, seed):
     return _steps([(i + 7 * seed + 3 * epoch) % n for i in range(n)], lengths, world_size, per_step)
 
 
+def forgets_the_steps(lengths, world_size, per_step, epoch, seed):
+    _steps(_order(len(lengths), seed + epoch), lengths, world_size, per_step)
+
+
+def tensors_of_numbers(lengths, world_size, per_step, epoch, seed):
+    steps = _steps(_order(len(lengths), seed + epoch), lengths, world_size, per_step)
+    return [[torch.tensor(rank) for rank in step] for step in steps]
+
+
 def shuffles_as_it_likes(lengths, world_size, per_step, epoch, seed):
     dice = torch.Generator()
     dice.seed()
@@ -299,6 +327,8 @@ WRONG = {
     "9.1": [
         ("only causal", only_causal, "positions run on: that is one document"),
         ("sees the future", sees_the_future, "must be causal too"),
+        ("only the future", only_the_future, "not .triu"),
+        ("not itself", not_itself, r"not .tril\(-1\)"),
         ("positions run on", positions_run_on, "each document begins at 0"),
         ("positions alone", positions_alone, "causal, and not block-diagonal"),
         ("positions from one", positions_from_one, "wrong result"),
@@ -320,6 +350,8 @@ WRONG = {
         ("lengths for numbers", lengths_for_numbers, "numbers, from 0 on, not their lengths|Were lengths returned"),
         ("pours", pours, "a row over its capacity"),
         ("loses the last row", loses_the_last_row, "a document lost"),
+        ("forgets the return", forgets_the_rows, "Is the `return` missing"),
+        ("rows of True and False", rows_of_bools, "Return rows, each a list of the numbers"),
         ("in every row with room", in_every_row_with_room, "a document twice"),
     ],
     "9.3": [
@@ -338,6 +370,8 @@ WRONG = {
         ("sets NumPy's seed", sets_numpys_seed, "of your own: whoever draws"),
         ("sorts the caller's lengths", sorts_the_callers, "Sort a copy"),
         ("turns the file", turns_the_file, "leaves neighbours together"),
+        ("forgets the return", forgets_the_steps, "Is the `return` missing"),
+        ("tensors of numbers", tensors_of_numbers, "is a list of ints"),
         ("shuffles as it likes", shuffles_as_it_likes, "seed in each call"),
     ],
 }
