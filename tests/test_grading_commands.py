@@ -64,3 +64,21 @@ def test_a_class_of_two(labkit, tmp_path):
     keys = {"student", "exercise", "status", "points", "max_points", "seconds", "message"}
     assert all(keys <= set(row) for row in rows)
     assert "ann" in (tmp_path / "out" / "feedback" / "ann.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_class_that_handed_in_another_lesson_is_told_so_and_ends_with_a_code(labkit, tmp_path):
+    for student in ("ann", "bob"):
+        (tmp_path / "in" / student).mkdir(parents=True)
+        shutil.copy(course.find("02").student, tmp_path / "in" / student / "01.ipynb")
+    asked = ("grade", tmp_path / "in", "--lesson", "01", "--out", tmp_path / "out", "--trusted")
+    code, out, error = labkit(*asked)
+    assert code == 1
+    assert error.startswith("No notebook that was handed in holds a cell of 01_lr_warmup: 2 look like 02_prog")
+    assert out.startswith("2 students, 6 exercises of theirs: 6 missing\n")
+    code, out, error = labkit(*asked, "--json")
+    assert (code, error.count("\n")) == (1, 1)
+    assert all(json.loads(line)["status"] == "missing" for line in out.splitlines())
+    (tmp_path / "in" / "cleo").mkdir()
+    shutil.copy(LESSON.student, tmp_path / "in" / "cleo" / "01.ipynb")
+    assert labkit(*asked)[::2] == (0, "")

@@ -98,3 +98,28 @@ def _clean(out, rows):
     tables.write(rows, "Lesson 01", out)
     review.keep(out, {})
     return out
+
+
+SECOND = "No cell of 01_this is in it: it looks like the notebook of 02_other."
+FIRST = "No cell of 01_this is in it: it is perhaps the notebook of another lesson."
+
+
+@pytest.mark.parametrize(
+    ("statuses", "notes", "said"),
+    [
+        ({"ann": "missing"}, {"ann": [SECOND]}, "holds a cell of 01_this: 1 looks like 02_other. Were"),
+        (dict.fromkeys("abc", "missing"), {"a": [SECOND], "b": [FIRST], "c": [SECOND]}, "2 look like 02_other"),
+        ({"ann": "missing"}, {"ann": [FIRST]}, "Were other notebooks meant, or another lesson?"),
+        ({"ann": "missing", "bob": "unreadable", "eve": "missing"}, {"ann": [SECOND]}, "1 looks like 02_other"),
+        ({"ann": "missing", "bob": "not-attempted"}, {"ann": [SECOND]}, ""),
+        ({"ann": "missing", "bob": "missing"}, {"ann": [SECOND]}, ""),
+        ({"bob": "unreadable"}, {}, ""),
+        ({"ann": "ok"}, {"ann": ["Cells 3, 4 both define f."]}, ""),
+    ],
+)
+def test_a_class_with_another_lessons_notebooks_is_told_so(tmp_path, statuses, notes, said):
+    rows = [row(who, status=how, message="Nothing was handed in." * (who == "eve")) for who, how in statuses.items()]
+    review.keep(tmp_path, notes)
+    found = console.strangers(rows, tmp_path, "01_this")
+    assert said in found
+    assert bool(found) == bool(said)

@@ -2,6 +2,7 @@
 
 import json
 import linecache
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -142,6 +143,14 @@ def test_who_handed_in_no_notebook_has_a_row_with_what_collecting_said(tmp_path)
     rows = grade.grade(collected, batch, tmp_path / "out", students=["ann", "BOB", "cleo"])
     assert {row["student"]: row["message"] for row in rows}["cleo"] == "Nothing was handed in."
     assert {row["student"]: row["message"] for row in rows}["bob"] == "bob handed in answer.py, and no notebook."
+
+
+def test_who_handed_in_another_lesson_is_told_so_on_every_row(tmp_path):
+    (tmp_path / "ann").mkdir()
+    shutil.copy(course.find("02").student, tmp_path / "ann" / "01.ipynb")
+    read = submission.read_folder(tmp_path / "ann", RELEASE)
+    said = "No cell of 01_lr_warmup is in it: it looks like the notebook of 02_progressive_resizing."
+    assert [(one.status, one.message) for one in grade.results(read, BATCH, HereBox())] == [("missing", said)] * 3
 
 
 def test_a_line_that_raised_is_shown_as_it_stands_in_the_learners_cell(tmp_path):

@@ -312,7 +312,18 @@ def test_a_notebook_that_shares_only_its_imports_is_another_lessons(tmp_path):
     folder.mkdir()
     (folder / other.name).write_bytes(other.read_bytes())
     found = submission.read(folder / other.name, release.from_course(course.find("01")))
-    assert found.notes == ("No cell of 01_lr_warmup is in it: it is perhaps the notebook of another lesson.",)
+    assert found.notes == ("No cell of 01_lr_warmup is in it: it looks like the notebook of 02_progressive_resizing.",)
+    assert found.other == found.notes[0]
+
+
+@pytest.mark.parametrize("said", ["Exercise 99.1", "exercise 9999999999.1", "Exercise one", "Exercise \u0661.1"])
+def test_a_lesson_that_nobody_knows_is_another_lessons(hand_in, made, said):
+    found = hand_in(made | {"cells": [code("print(1)"), {"cell_type": "markdown", "metadata": {}, "source": said}]})
+    assert found.other == "No cell of 01_out is in it: it is perhaps the notebook of another lesson."
+
+
+def test_a_notebook_of_the_lesson_is_no_other(hand_in, made):
+    assert hand_in(made).other == hand_in(solve(made)).other == ""
 
 
 def test_many_cells_that_are_gone_are_counted(tmp_path):

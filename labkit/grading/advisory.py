@@ -53,7 +53,7 @@ class Batch:
 
     def nothing(self) -> list[dict]:
         """The results of a student who handed in nothing."""
-        return [row(one, "missing", "Nothing was handed in.") for one in self.assignment.graded]
+        return [row(one, "missing", submission.NOTHING) for one in self.assignment.graded]
 
     def judge(self, folder: Path, box: Any) -> dict:
         """One student's results, a dictionary for each graded cell in the instructor's order, and what was noted.
@@ -64,7 +64,7 @@ class Batch:
         if isinstance(found, str):
             return {"results": [row(one, "unreadable", found) for one in self.assignment.graded], "notes": notes}
         if not found.known:
-            notes = [f"No cell of {self.assignment.name} is in it: it is perhaps another notebook."]
+            notes = [f"{submission.STRANGE.format(self.assignment.name)}it is perhaps another notebook."]
         try:
             rows = self._rows(found, box)
         except Exception as error:  # a fault of ours must not cost the batch, nor pass for the student's

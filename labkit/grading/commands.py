@@ -80,7 +80,10 @@ def grade(
     trusted: Annotated[bool, typer.Option("--trusted", help="Without a sandbox, for code that you trust.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the results, a line each.")] = False,
 ) -> None:
-    """Grade a class; killed or run again, it goes on where it was. Exit code 1: an exercise could not be graded."""
+    """Grade a class; killed or run again, it goes on where it was.
+
+    Exit code 1: an exercise could not be graded, or nobody handed in a notebook of this lesson.
+    """
     from labkit.grading import console, locked, tables
     from labkit.grading import grade as module
     from labkit.grading.box import available
@@ -113,7 +116,9 @@ def grade(
             print(line)
         if trusted:
             print("Without a sandbox: run.json says so.")
-    raise typer.Exit(1 if any(row["status"] == "ungraded" for row in rows) else 0)
+    if strange := console.strangers(rows, Path(out), name):
+        print(strange, file=sys.stderr)
+    raise typer.Exit(1 if strange or any(row["status"] == "ungraded" for row in rows) else 0)
 
 
 def _batch(lesson: str | None, nbgrader: str | None, release: str | None, seed: int | None, trusted: bool) -> Any:

@@ -9,7 +9,7 @@ from statistics import median
 from tqdm import tqdm
 
 from labkit.course import CourseError
-from labkit.grading import lateness, review, tables
+from labkit.grading import lateness, review, submission, tables
 
 STOPPED = "Stopped. Whoever is graded stays so: say it again, and it goes on with the others."
 _FORM = "{n_fmt} of {total_fmt} students |{bar}| {per_minute} a minute, {left} left"
@@ -87,3 +87,16 @@ def ending(rows: Sequence[Mapping], out: Path, kept: int) -> list[str]:
         lines += ["For you to look at:", *(f"  {line}" for line in review.summary(eye))]
     lines.append(f"wrote {out}/grades.csv, {out}/class.html and a page for each student in {out}/feedback/")
     return lines
+
+
+def strangers(rows: Sequence[Mapping], out: Path, lesson: str) -> str:
+    """A sentence where notebooks were handed in and none holds a cell of the lesson; else nothing."""
+    begins, looks = submission.STRANGE.format(lesson), submission.LOOKS_LIKE
+    strange = {who: said for who, notes in review.notes(out).items() for said in notes if said.startswith(begins)}
+    came = {row["student"] for row in rows if row["status"] != "unreadable" and row["message"] != submission.NOTHING}
+    if not strange or came - strange.keys():
+        return ""
+    named = Counter(said.partition(looks)[2].rstrip(".") for said in strange.values() if looks in said)
+    found = [f"{n} look{'s' * (n == 1)} like {name}" for name, n in named.most_common(3)]
+    said = f"No notebook that was handed in holds a cell of {lesson}{': ' * bool(found)}{', '.join(found)}."
+    return f"{said} Were other notebooks meant, or another lesson?"

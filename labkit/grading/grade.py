@@ -82,7 +82,7 @@ class Batch:
 
     def nothing(self) -> list[dict]:
         """The results of a student who handed in nothing."""
-        return [asdict(unrun(one, "missing", "Nothing was handed in.")) for one in self.exercises]
+        return [asdict(unrun(one, "missing", submission.NOTHING)) for one in self.exercises]
 
 
 @runtime_checkable
@@ -203,7 +203,7 @@ class _Student:
             if read.status != "ok":
                 self.found[one.number] = unrun(one, "unreadable", read.why)
             elif one.number in read.missing:
-                self.found[one.number] = unrun(one, "missing", f"No cell defines {one.name}.")
+                self.found[one.number] = unrun(one, "missing", read.other or f"No cell defines {one.name}.")
             elif one.number in read.untouched:
                 self.found[one.number] = unrun(one, "not-attempted", "The cell is as it was given out.")
 

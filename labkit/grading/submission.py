@@ -5,12 +5,17 @@ by old formats and copied by some editors, and metadata is not looked at. Nothin
 file makes it raise.
 """
 
+import re
 import stat
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit import course
+from labkit.course import CourseError
 from labkit.grading import notebook
 from labkit.grading.calls import ANSWERED, checked, only_calls
 from labkit.grading.notebook import RawCell, Unreadable
@@ -19,6 +24,10 @@ from labkit.grading.source import names, sha256
 
 MAX_NOTEBOOKS = 20
 SEVERAL = "was graded; also handed in:"
+NOTHING = "Nothing was handed in."
+STRANGE = "No cell of {} is in it: "
+LOOKS_LIKE = "it looks like the notebook of "
+_EXERCISE = re.compile(r"\bexercise ([0-9]{1,2})\.[0-9]", re.IGNORECASE)
 _MOST_NAMED = 10
 _COPIES = ".ipynb_checkpoints"
 
@@ -45,6 +54,7 @@ class Submission:
     """A notebook as a student handed it in; status: `ok` or `unreadable`, and then `why` is a sentence.
 
     missing: exercises that no cell answers, their stub gone too; untouched: those whose cell is still the stub.
+    other: where no cell of the lesson is in it, a sentence that says so, and which lesson's notebook it looks like.
     """
 
     student: str
@@ -55,6 +65,7 @@ class Submission:
     missing: tuple[str, ...]
     notes: tuple[str, ...]
     untouched: tuple[str, ...] = ()
+    other: str = ""
 
     def answer(self, number: str) -> Cell | None:
         """The cell that answers an exercise, None where it is missing."""
@@ -71,8 +82,9 @@ def read(path: Path, release: Release) -> Submission:
     found = _Matched(raw, release)
     cells = found.cells()
     missing = tuple(number for number in release.exercises if number not in found.answers)
-    notes = (*odd, *found.notes, *_strange(raw, found, release))
-    return Submission(student, path, "ok", "", cells, missing, notes, found.untouched())
+    other = _other(raw, found, release)
+    notes = (*odd, *found.notes, *([other] if other else _strange(raw, found, release)))
+    return Submission(student, path, "ok", "", cells, missing, notes, found.untouched(), other)
 
 
 def read_folder(folder: Path, release: Release) -> Submission:
@@ -199,13 +211,24 @@ def _listed(cell: ReleasedCell) -> str:
     return " or ".join(cell.names)
 
 
+def _other(raw: Sequence[RawCell], found: _Matched, release: Release) -> str:
+    """What to say of a notebook that has cells and none of the lesson's; nothing of another."""
+    known = {cell.sha256 for cell in release.cells}
+    if not raw or found.answers or len(known & set(found.sha.values())) > len(known) // 10:
+        return ""
+    named = Counter(number for cell in raw for number in sorted(set(_EXERCISE.findall(cell.source))))
+    looks = "it is perhaps the notebook of another lesson"
+    for number, _ in named.most_common(1):
+        with suppress(CourseError):
+            lesson = course.find(number).name
+            looks = f"{LOOKS_LIKE}{lesson}" if lesson != release.lesson else looks
+    return f"{STRANGE.format(release.lesson)}{looks}."
+
+
 def _strange(raw: Sequence[RawCell], found: _Matched, release: Release) -> list[str]:
     """What else a grader wants to know of a notebook."""
     if not raw:
         return ["It holds no cells: it was perhaps handed in before it was saved."]
-    known = {cell.sha256 for cell in release.cells}
-    if not found.answers and len(known & set(found.sha.values())) <= len(known) // 10:
-        return [f"No cell of {release.lesson} is in it: it is perhaps the notebook of another lesson."]
     notes = _changed_by_hand(found)
     marked = [str(cell.index) for cell in raw if f"\n{cell.source}".find("\n<<<<<<< ") >= 0]
     if marked:
