@@ -74,14 +74,19 @@ def plain(source: str) -> str | None:
     """The cell as plain Python, magics and `!` rewritten as IPython rewrites them; None where it is none even then."""
     if parse(source) is not None:
         return source
-    magic = sum(line.lstrip()[:1] in "%!?" or line.rstrip().endswith("?") for line in source.split("\n") if line)
-    if len(source) > PARSED_CHARACTERS or magic * len(source) > _MAGIC_CHARACTERS:
+    if _is_too_much(source):
         return None
     rewritten = None
     with suppress(Exception), warnings.catch_warnings():  # its tokenizer raises whatever a broken cell makes it raise
         warnings.simplefilter("ignore")
         rewritten = _rewritten(source)
     return rewritten if rewritten is not None and parse(rewritten) is not None else None
+
+
+def _is_too_much(source: str) -> bool:
+    """Whether a cell is too much for IPython to rewrite it."""
+    magic = sum(line.lstrip()[:1] in "%!?" or line.rstrip().endswith("?") for line in source.split("\n") if line)
+    return len(source) > PARSED_CHARACTERS or magic * len(source) > _MAGIC_CHARACTERS
 
 
 def _rewritten(source: str) -> str:
@@ -121,7 +126,7 @@ def _found(source: str) -> Names:
 
 def _is_broken(source: str) -> bool:
     """Whether a cell raises SyntaxError before any line of it runs, so that it needs nothing."""
-    if len(source) > PARSED_CHARACTERS or source.count("{") > _BRACES:
+    if _is_too_much(source) or source.count("{") > _BRACES:
         return False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
