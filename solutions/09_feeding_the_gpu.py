@@ -571,7 +571,7 @@ def one_ahead(n_steps):
 # `pin_memory`; a CPU has no use for it.
 
 # %%
-READS = 6 if FULL else 2
+READS = 4 if FULL else 2
 both = {"in turn": lambda: one_after_the_other(READS), "one ahead": lambda: one_ahead(READS)}
 ahead = bench(both, repeats=5, warmup=1)
 rows = [[name, f"{1e3 * s / READS:.1f}", ""] for name, s in ahead.median_s.items()]
@@ -654,7 +654,7 @@ from labkit import blocks
 SAMPLE, NEIGHBOURS = 64, 256
 folder = tempfile.TemporaryDirectory()
 file_path = Path(folder.name) / "tokens"
-n_bytes = blocks.write(file_path, [torch.cat(train)[: 400_000 if FULL else 40_000]])
+n_bytes = blocks.write(file_path, [torch.cat(train)[: 300_000 if FULL else 40_000]])
 MEMORY = n_bytes // 8
 n = n_bytes // SAMPLE
 
