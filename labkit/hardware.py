@@ -205,7 +205,7 @@ def device() -> str:
     return "cpu" if tier() == "cpu" else "cuda"
 
 
-def _named(variable: str) -> Path | None:
+def named_folder(variable: str) -> Path | None:
     """The folder that an environment variable names, None where it is not set; a CourseError unless it is a whole path.
 
     A notebook and a terminal stand in different folders, in which a relative path would be another one each.
@@ -228,17 +228,17 @@ def _users(kind: str) -> Path:
 
 def cache_folder() -> Path:
     """Where rendered data is kept and may be deleted at any time; LABKIT_CACHE names another place."""
-    return _named("LABKIT_CACHE") or _users("cache")
+    return named_folder("LABKIT_CACHE") or _users("cache")
 
 
 def user_folder() -> Path:
     """Where this learner's progress is kept; LABKIT_HOME names another place."""
-    return _named("LABKIT_HOME") or _users("data")
+    return named_folder("LABKIT_HOME") or _users("data")
 
 
 def data_folder() -> Path | None:
     """Where the user keeps data sets of their own: LABKIT_DATA, else Kaggle's input folder, else nowhere."""
-    return _named("LABKIT_DATA") or (Path("/kaggle/input") if place() == "kaggle" else None)
+    return named_folder("LABKIT_DATA") or (Path("/kaggle/input") if place() == "kaggle" else None)
 
 
 def python_path() -> str:

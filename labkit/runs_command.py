@@ -12,7 +12,7 @@ from labkit.units import format_s
 
 app = typer.Typer(help="Recorded runs: list, show, compare, and make one again.", invoke_without_command=True)
 _Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
-_Id = Annotated[str, typer.Argument(help="Any part of a run's id, or its name.")]
+_Id = Annotated[str, typer.Argument(help="A run's name, or any part of its id.")]
 _Context: Any = typer.Context.__mro__[1]  # what typer hands in is of the base of the class by which it is asked
 _WIDTH = 60
 
@@ -101,7 +101,7 @@ def compare(first: _Id, second: _Id, json: _Json = False) -> None:
     found = differ.differences(a, b)
     parting = differ.parting(kept.metrics(a["id"]), kept.metrics(b["id"]))
     if json:
-        print(json_module.dumps({"differences": [asdict(one) for one in found], "metrics": asdict(parting)}, indent=1))
+        _print_json({"differences": [asdict(one) for one in found], "metrics": asdict(parting)})
     else:
         _print_differences(found)
         print(_agreement(parting))
@@ -124,7 +124,7 @@ def remake(run: _Id, json: _Json = False) -> None:
         told["missing"] = made.missing
         told["differences"] = [asdict(one) for one in made.found]
         told["metrics"] = made.parting and asdict(made.parting)
-        print(json_module.dumps(told, indent=1))
+        _print_json(told)
         raise typer.Exit(0 if made.same else 1)
     for name in made.missing:
         print(f"not recorded: {name}")
@@ -134,6 +134,13 @@ def remake(run: _Id, json: _Json = False) -> None:
     if made.record and made.parting:
         print(f"remade as {made.record['id']}: {_agreement(made.parting)}")
     raise typer.Exit(0 if made.same else 1)
+
+
+def _print_json(told: dict) -> None:
+    """As JSON, which has no word for not-a-numbers and infinities: they become text."""
+    from labkit.repro.scrub import scrub
+
+    print(json_module.dumps(scrub(told), indent=1, allow_nan=False))
 
 
 def _print_differences(found: Sequence[Any]) -> None:

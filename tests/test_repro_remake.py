@@ -101,6 +101,39 @@ def test_a_package_that_is_missing_and_another_version_of_torch_are_said(place, 
     assert "No module named 'gone_package'" in out
 
 
+def test_what_the_command_names_and_the_copy_lacks_is_said(place, labkit):
+    (place / ".git" / "info" / "exclude").write_text("kept/\n")
+    (place / "kept").mkdir()
+    (place / "kept" / "numbers.txt").write_text("0.5")
+    reads = "weight = float(Path(sys.argv[2].partition('=')[2]).read_text()); Path(sys.argv[3]).write_text('mine')\n"
+    (place / "train.py").write_text(SCRIPT.replace("weight = random.random()\n", reads))
+    known = f"--data={place / 'numbers.txt'}"
+    (place / "numbers.txt").write_text("0.5")
+    record = script(place, "3", known, "out")
+    (place / "numbers.txt").write_text("0.25")
+    code, out, _ = labkit("runs", "remake", record["id"])
+    assert (code, "all alike" in out) == (0, True)
+    record = script(place, "3", "--data=kept/numbers.txt", str(place / "there"))
+    code, out, _ = labkit("runs", "remake", record["id"])
+    assert "not recorded: kept/numbers.txt: git does not know it, so the copy has none" in out
+    assert f"{place / 'there'}: the copy has none, so the run reads and writes it where it is" in out
+    assert "train.py:" not in out
+
+
+def test_the_memory_of_cublas_is_as_it_was(place, labkit, monkeypatch):
+    (place / "train.py").write_text(
+        SCRIPT.replace("import random", "import os, random").replace(
+            "random.random()", "len(os.environ.get('CUBLAS_WORKSPACE_CONFIG', '')) + 0.5"
+        )
+    )
+    without = script(place, "3")
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    assert labkit("runs", "remake", without["id"])[0] == 0
+    with_it = script(place, "3")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    assert labkit("runs", "remake", with_it["id"])[0] == 0
+
+
 def test_a_large_file_that_git_does_not_know_is_put_back_where_it_still_is_and_named_where_not(place, labkit):
     (place / "large.bin").write_bytes(bytes((1 << 20) + 1))
     (place / "small.txt").write_text("0.5\r\nlast")

@@ -91,7 +91,11 @@ def test_hashes_of_data(place):
     one = capture.digest(place / "d")
     (place / "d" / "a").rename(place / "d" / "b")
     assert capture.digest(place / "d") != one
-    assert capture.digest("abc") == "abc"
+    assert capture.digest(tensor) != capture.digest(tensor.reshape(2, 2))
+    assert capture.digest(tensor) != capture.digest(tensor.view(torch.int32))
+    assert capture.digest(one) == one
+    with pytest.raises(CourseError, match=r"'data.txt' is no hash; give a path as Path\('data.txt'\)"):
+        capture.digest("data.txt")
     with pytest.raises(CourseError, match="there is no"):
         capture.digest(place / "e")
     with pytest.raises(CourseError, match="int has no hash"):
@@ -125,6 +129,7 @@ def test_where_metrics_part():
     two = [[0, "loss", 1.0], [1, "loss", 2.0], [1, "loss", 5.0], [2, "acc", "nan"], [3, "more", 1.0]]
     found = differ.parting(one, two)
     assert (found.compared, found.equal, found.at) == (4, 3, (1, "loss", 4.0, 5.0))
+    assert differ.parting(one, [[0, "loss", 3.0], *two[1:]]).unlike == ((0, "loss", 1.0, 3.0), (1, "loss", 4.0, 5.0))
     assert (found.relative, found.worst, found.only, found.same) == (0.2, 0.2, ("more",), False)
     assert differ.parting(one, one).same
     assert not differ.parting([], []).same
@@ -150,6 +155,54 @@ def test_another_folder_by_name(place, monkeypatch, tmp_path):
     assert places.runs_folder() == tmp_path / "elsewhere"
     assert not (place / "runs").exists()
     assert os.listdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("LABKIT_RUNS", "elsewhere")
+    with pytest.raises(CourseError, match="LABKIT_RUNS is 'elsewhere': give the whole path"):
+        places.runs_folder()
+
+
+def test_what_is_left_out_of_a_patch_takes_no_place_in_it(place, monkeypatch):
+    monkeypatch.setattr(patches, "_MOST_BYTES", 100)
+    status = [("a/", False), ("large", False), ("known", True)]
+    for name, size in (("large", 60), ("known", 70)):
+        (place / name).write_bytes(bytes(size))
+    monkeypatch.setattr(patches, "KEPT_BYTES", 50)
+    assert patches._sorted_out(status, place)[0] == ["known"]
+
+
+def test_how_much_of_a_file_is_changed_whether_it_is_new_or_not(place):
+    (place / "train.py").write_text(SCRIPT.replace('note(said="done")', 'note(said="more")'))
+    (place / "new.py").write_text("x = 1\ny = 2\n")
+    text = patches.code(place)[1]["text"]
+    told = {name: differ._extent(part)[:22] for name, part in differ._by_file(text).items()}
+    assert told == {"new.py": "2 lines added, 0 gone,", "train.py": "1 lines added, 1 gone,"}
+
+
+def test_numbers_that_json_has_no_word_for_and_runs_of_less_than_a_millisecond(place, labkit):
+    for value in (1.0, float("nan")):
+        with run(f"of {value}") as it:
+            it.log(0, loss=value)
+    code, out, _ = labkit("runs", "compare", "of 1.0", "of nan", "--json")
+    none = lambda word: pytest.fail(f"{word} is no JSON")
+    assert (code, json.loads(out, parse_constant=none)["metrics"]["unlike"]) == (1, [[0, "loss", 1.0, "nan"]])
+    assert all(0 < one["seconds"] != round(one["seconds"], 3) for one in kept(place).all())
+
+
+def test_settings_that_decide_bits_on_a_gpu(place, monkeypatch):
+    with run("before"):
+        pass
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", not torch.backends.cudnn.allow_tf32)
+    with run("after"):
+        pass
+    found = {one.what for one in differ.differences(kept(place).find("before"), kept(place).find("after"))}
+    assert found == {"cudnn_deterministic", "cudnn_tf32", "CUBLAS_WORKSPACE_CONFIG"}
+
+
+def test_a_rank_of_torchrun_is_no_script_that_runs_alone(place, monkeypatch):
+    assert script(place, "3")["start"]["kind"] == "script"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert script(place, "3")["start"]["kind"] == "other"
 
 
 def test_the_commands_start_without_torch(place):

@@ -75,5 +75,5 @@ def _sentence(answer: dict) -> str:
         return "Its record holds no metric: log the loss or the accuracy."
     if answer["same"]:
         return f"Made again from its record: {metrics['compared']} values, all alike to the last bit."
-    where = f", from {metrics['at'][1]} at step {metrics['at'][0]} on" if metrics["at"] else ""
+    where = "".join(f", from {name} at step {step} on" for step, name, *_ in metrics["unlike"][:1])
     return f"Made again from its record: {metrics['equal']} of {metrics['compared']} values are alike{where}."

@@ -19,6 +19,8 @@ from labkit.repro.places import home
 from labkit.repro.scrub import scrub, scrub_command, scrubbed
 from labkit.repro.settings import budget
 
+_HASH = re.compile(r"[0-9a-fA-F]{32,}")
+
 
 def captured(config: object, data: Mapping[str, object], seeds: tuple[int, ...]) -> dict:
     """The record of a run as it begins. CourseError: a value of `data` that has no hash."""
@@ -29,20 +31,24 @@ def captured(config: object, data: Mapping[str, object], seeds: tuple[int, ...])
 
 
 def digest(value: object) -> str:
-    """The SHA-256 of data: of a file or folder by its path, a tensor or array by its bytes, or as a split says its own.
+    """The SHA-256 of data: of a file or folder by its path, a tensor or array by its type, shape and bytes.
 
-    A text is taken for a hash that was computed elsewhere. CourseError: what has none, or is not there.
+    A text is a hash that was computed elsewhere; what has one of its own, as a split does, is taken at its word.
+    CourseError: what has none, or is not there.
     """
     if isinstance(known := getattr(value, "sha256", value), str):
+        if not _HASH.fullmatch(known):
+            raise course.CourseError(f"data: {known!r} is no hash; give a path as Path({known!r}).")
         return known
     if isinstance(value, Path):
         return _digest_path(value)
+    kind = f"{getattr(value, 'dtype', '')} {tuple(getattr(value, 'shape', ()))}\n".removeprefix("torch.")
     if hasattr(value, "detach"):  # a tensor; a bfloat16 one has no NumPy type, and no need of one
         import torch
 
         value = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
     if hasattr(value, "tobytes"):
-        return hashlib.sha256(value.tobytes()).hexdigest()
+        return hashlib.sha256(kind.encode() + value.tobytes()).hexdigest()
     raise course.CourseError(f"data: {type(value).__name__} has no hash; give a path, a tensor or a hash as text.")
 
 
@@ -83,16 +89,18 @@ def torch_settings() -> dict:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
         "default_dtype": str(torch.get_default_dtype()),
     }
 
 
 def start() -> dict:
-    """How the process began: arguments, current folder (below the run's own), LABKIT_BUDGET, the seed of Python's
-    hashes.
+    """How the process began: arguments, current folder (below the run's own), and three variables.
 
-    kind: notebook (cells hold what ran), script (its hash is kept too, for it may lie outside of what git knows), or
-    none of both, which cannot be begun again.
+    LABKIT_BUDGET, the seed of Python's hashes, and how much memory cuBLAS may use, which decides whether it gives the
+    same bits twice. kind: notebook (cells hold what ran), script (its hash is kept too, for it may lie outside of what
+    git knows), or none of both, which cannot be begun again.
     """
     top, here, script = home(), Path.cwd(), _script()
     kind = "notebook" if shell() else "script" if script else "other"
@@ -100,16 +108,18 @@ def start() -> dict:
     told["folder"] = here.relative_to(top).as_posix()
     told["script"] = None if script is None else file_digest(script)
     told["budget"], told["hash_seed"] = budget(), os.environ.get("PYTHONHASHSEED", "random")
+    told["cublas"] = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
     return told
 
 
 def _script() -> Path | None:
-    """The file that this process runs and that can be run anew; None where code was handed in, or somebody types."""
+    """The file that this process runs and that can be run anew; None where code was handed in, somebody types, or it is one of many."""
     processes = sys.modules.get("multiprocessing.process")
     child = processes is not None and processes.parent_process() is not None
     script = Path(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-", "-c", "-m") else None
     usable = script is not None and script.is_file() and not sys.flags.interactive
-    return script if usable and not child else None
+    rank = "WORLD_SIZE" in os.environ  # of torchrun: without the others it would wait, or do all of the work
+    return script if usable and not child and not rank else None
 
 
 def shell() -> Any:

@@ -78,7 +78,7 @@ def _by_file(changed: str) -> dict[str, str]:
 
 def _extent(part: str) -> str:
     """How much a patch of one file changes, and a short hash of what."""
-    lines = part.splitlines()[4:]
+    lines = part.partition("\n@@")[2].splitlines()  # behind the names of the file
     added, gone = (sum(line.startswith(sign) for line in lines) for sign in "+-")
     made = hashlib.sha256(part.encode(errors="surrogateescape"))
     return f"{added} lines added, {gone} gone, {made.hexdigest()[:8]}"
@@ -95,8 +95,9 @@ def _settings(record: Mapping) -> dict[str, object]:
 
 
 def _asked(start: Mapping) -> dict[str, object]:
-    """What a process was asked for by the two variables that a record holds."""
-    return {"LABKIT_BUDGET": start["budget"], "PYTHONHASHSEED": start["hash_seed"]}
+    """What a process was asked for by the three variables that a record holds."""
+    told = {"LABKIT_BUDGET": start["budget"], "PYTHONHASHSEED": start["hash_seed"]}
+    return told | {"CUBLAS_WORKSPACE_CONFIG": start.get("cublas")}
 
 
 def _versions(record: Mapping, *, core: bool) -> dict[str, str]:
@@ -114,16 +115,21 @@ def _hardware(record: Mapping) -> dict[str, object]:
 class Parting:
     """How the metrics of two runs agree: equal of compared values are alike to the last bit.
 
-    at: the first that is not, as (step, name, first, second); relative: its relative difference; worst: the largest of
-    all. only: names that one run alone has, or has more often.
+    unlike: those that are not, as (step, name, first, second); relative: the relative difference of the first; worst:
+    the largest of all. only: names that one run alone has, or has more often.
     """
 
     compared: int
     equal: int
-    at: tuple[int | None, str, float, float] | None
+    unlike: tuple[tuple[int | None, str, float, float], ...]
     relative: float
     worst: float
     only: tuple[str, ...]
+
+    @property
+    def at(self) -> tuple[int | None, str, float, float] | None:
+        """The first that is not alike."""
+        return self.unlike[0] if self.unlike else None
 
     @property
     def same(self) -> bool:
@@ -137,12 +143,11 @@ def parting(first: Sequence[Sequence], second: Sequence[Sequence]) -> Parting:
     shared = [key for key in mine if key in theirs]
     unlike = [key for key in shared if not _alike(mine[key], theirs[key])]
     gaps = [_relative(mine[key], theirs[key]) for key in unlike]
-    at = (*unlike[0][:2], mine[unlike[0]], theirs[unlike[0]]) if unlike else None
     only = sorted({key[1] for key in mine.keys() ^ theirs.keys()})
     return Parting(
         compared=len(shared),
         equal=len(shared) - len(unlike),
-        at=at,
+        unlike=tuple((*key[:2], mine[key], theirs[key]) for key in unlike),
         relative=gaps[0] if gaps else 0.0,
         worst=max(gaps, default=0.0),
         only=tuple(only),

@@ -1,10 +1,9 @@
 """Which folder a run belongs to, and what git says there."""
 
-import os
 import subprocess
 from pathlib import Path
 
-from labkit import course
+from labkit import course, hardware
 
 
 def home() -> Path:
@@ -19,9 +18,8 @@ def home() -> Path:
 
 
 def runs_folder() -> Path:
-    """Where records are kept: LABKIT_RUNS, else runs/ in the folder that a run belongs to."""
-    named = os.environ.get("LABKIT_RUNS")
-    return Path(named).expanduser().absolute() if named else home() / "runs"
+    """Where records are kept: LABKIT_RUNS, else runs/ in the folder of a run. CourseError: it is no whole path."""
+    return hardware.named_folder("LABKIT_RUNS") or home() / "runs"
 
 
 def git(*arguments: str, at: Path | None = None) -> str | None:

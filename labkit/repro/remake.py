@@ -1,7 +1,8 @@
 """A recorded run made again: its revision and uncommitted changes in a folder of their own, its command run anew.
 
-The folder is a worktree of the repository, so nothing in the repository's own is touched, and nothing of it stays. What
-cannot be put back, such as another version of torch, is said; what the run then measures is compared bit by bit.
+The folder is a worktree of the repository, and nothing of it stays. What the command names by a whole path that the
+copy lacks, the run reads and writes where it is: such paths are said. So is what cannot be put back, such as data that
+git does not know, or another version of torch. What the run then measures is compared bit by bit.
 """
 
 import json
@@ -33,7 +34,7 @@ _TAIL = 15  # lines of what a run that failed has printed
 class Remade:
     """A run made again. record: the new one, kept beside the old; found: what differs; why: why there is no record.
 
-    missing: what of the old one is not recorded, so could not be put back.
+    missing: what of the old one is not recorded, so could not be put back, or is used where it is.
     """
 
     old: dict
@@ -56,7 +57,7 @@ def remake(kept: Store, old: dict, *, limit_s: float = _LIMIT_S) -> Remade:
     with _gentle_end(), tempfile.TemporaryDirectory(prefix="labkit-remake-") as place:
         store = Store(Path(place) / "runs")
         with _worktree(old, Path(place) / "code") as code:
-            missing = (*_put_back(old, code), *_removed(old))
+            missing = (*_put_back(old, code), *_outside(old, code / _prefix()), *_removed(old))
             why = _again(old, code / _prefix(), store.folder, Path(place), limit_s)
         record = next((one for one in store.all() if (one["name"], one["nth"]) == (old["name"], old["nth"])), None)
         new_rows = store.metrics(record["id"]) if record else []
@@ -166,6 +167,25 @@ def _put_back(old: dict, code: Path) -> list[str]:
     return missing
 
 
+def _outside(old: dict, code: Path) -> list[str]:
+    """What a script's command names of the folder that a run belongs to, and the copy in `code` lacks."""
+    found, top = [], home()
+    for name in (_path(one) for one in old["start"]["argv"] if old["start"]["kind"] == "script"):
+        path = top / old["start"]["folder"] / name  # a whole one stays as it is
+        if not path.is_relative_to(top) or (code / path.relative_to(top)).exists():
+            continue
+        if Path(name).is_absolute():
+            found.append(f"{name}: the copy has none, so the run reads and writes it where it is")
+        elif name and path.exists():
+            found.append(f"{name}: git does not know it, so the copy has none")
+    return found
+
+
+def _path(argument: str) -> str:
+    """What may be a path in an argument: `x` in `--data=x`, else all of it."""
+    return argument.partition("=")[2] if argument.startswith("-") else argument
+
+
 def _removed(old: dict) -> list[str]:
     """What a command or cells lack because it looked like a secret."""
     texts = {"the command": old["start"]["argv"], "the cells": [cell["source"] for cell in old.get("cells", [])]}
@@ -209,6 +229,9 @@ def _environment(old: dict, code: Path, runs: Path) -> dict[str, str]:
     variables = os.environ | {"LABKIT_RUNS": str(runs), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     variables |= {"LABKIT_BUDGET": old["start"]["budget"], "PYTHONHASHSEED": old["start"]["hash_seed"]}
     variables |= {"MPLBACKEND": "agg"}
+    variables.pop("CUBLAS_WORKSPACE_CONFIG", None)
+    if cublas := old["start"].get("cublas"):
+        variables["CUBLAS_WORKSPACE_CONFIG"] = cublas
     if threads := old["torch"].get("threads") or old.get("torch_at_end", {}).get("threads"):
         variables["OMP_NUM_THREADS"] = str(threads)
     return variables
@@ -216,9 +239,13 @@ def _environment(old: dict, code: Path, runs: Path) -> dict[str, str]:
 
 def _moved(arguments: Sequence[str], code: Path) -> list[str]:
     """A command's arguments with files of the folder that a run belongs to named where its copy has them."""
-    root = str(home()) + os.sep
-    inside = {one: code / one.removeprefix(root) for one in arguments if one.startswith(root)}
-    return [str(inside[one]) if one in inside and inside[one].exists() else one for one in arguments]
+    root, moved = str(home()) + os.sep, []
+    for one in arguments:
+        path = _path(one)
+        inside = code / path.removeprefix(root)
+        there = path.startswith(root) and inside.exists()
+        moved.append(one.removesuffix(path) + str(inside) if there else one)
+    return moved
 
 
 def _cells(old: dict, place: Path) -> list[str]:

@@ -101,7 +101,7 @@ def run(
             ended, why = store.DONE, ""
         raise
     finally:
-        it._end(ended, round(time.perf_counter() - clock, 3), why)
+        it._end(ended, round(time.perf_counter() - clock, 6), why)
         if casual and it.id:
             _tidy(it._kept, name, it.id)
 
