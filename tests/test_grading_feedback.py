@@ -60,7 +60,7 @@ def test_a_page_says_points_status_message_and_a_hint_where_one_helps():
     html = student(row(), right, row(exercise="1.3", status="died"))
     assert "3 of 9 points" in html
     assert "1 of 3 exercises right" in html
-    assert html.count("A trap in this exercise") == 1
+    assert html.count("A hint for this exercise") == 1
     assert "wrong result (case 1 of 5)" in html
     assert "ended its own process" in html
 
@@ -73,6 +73,16 @@ def test_a_page_shows_the_case_the_line_that_raised_and_what_was_printed():
     assert "<pre>&gt; 2      return 1 / 0</pre>" in html
     assert "<summary>What your code printed, in the cases of class</summary><pre>so far</pre>" in html
     assert "What your code printed" not in student(row(printed="\n"))
+
+
+def test_only_what_was_found_is_called_a_likely_cause():
+    general = LESSON[0].compare.why
+    assert general
+    html = student(row(message=f"wrong result (case 1 of 5)\nreturned  1\nlikely  {general}"))
+    assert f"<dt>hint</dt><dd>{page.text(general)}</dd>" in html
+    assert "likely" not in html
+    assert "<dt>likely</dt>" in student(row(message=f"wrong result\nreturned  1\nlikely  It is zero. {general}"))
+    assert "trap" not in student(row())
 
 
 def test_points_set_by_hand_are_not_contradicted_by_the_verdict():

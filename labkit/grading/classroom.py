@@ -92,10 +92,10 @@ def _commonest(rows: Sequence[Mapping]) -> str:
 
 
 def _way(message: str) -> str:
-    """What wrong answers of a kind have in common: the headline without the case's number, and the likely cause."""
+    """What wrong answers of a kind have in common: the headline without the case's number, and why."""
     headline, lines = split(message)
     known = dict(lines)
-    why = known.get("likely") or known.get("error", "")
+    why = next((known[label] for label in ("likely", "timed", "error") if label in known), "")
     return f"{headline.partition(' (case')[0].rstrip('.')}. {why}".strip()
 
 

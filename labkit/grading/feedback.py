@@ -34,7 +34,7 @@ def write(rows: Sequence[Mapping], exercises: Sequence[Exercise], title: str, ou
 def student_page(
     student: str, rows: Sequence[Mapping], exercises: Sequence[Exercise], title: str, noted: Sequence[str] = ()
 ) -> str:
-    """One student's page: each exercise's points, what is wrong in a case of class, and a trap that others met.
+    """One student's page: each exercise's points, what is wrong in a case of class, and the first hint.
 
     noted: what was odd about the notebook, such as which of two was graded.
     """
@@ -92,12 +92,12 @@ def _exercise(row: Mapping, exercise: Exercise | None) -> str:
     points = f"{_of(row['points'], row['max_points'])} point{'s' * (row['max_points'] != 1)}"
     said = "points set by hand" if row.get("why") else SAID[row["status"]]
     parts = [f"<h2>{text(f'{exercise.number} · {exercise.name}' if exercise else row['exercise'])}</h2>"]
-    parts += [f'<p class="said">{text(said)} · {points}</p>', _message(row["message"])]
+    parts += [f'<p class="said">{text(said)} · {points}</p>', _message(row["message"], exercise)]
     parts += [f"<p>In your cell:</p><pre>{text(row['code'])}</pre>"] if row.get("code") else []
     if row.get("why"):
         parts.insert(2, f"<p>{text(row['why'])}</p>")
     if exercise and exercise.hints and row["status"] == "wrong":
-        parts.append(f"<details><summary>A trap in this exercise</summary><p>{text(exercise.hints[0])}</p></details>")
+        parts.append(f"<details><summary>A hint for this exercise</summary><p>{text(exercise.hints[0])}</p></details>")
     if printed := _plain(row.get("printed", "")):
         told = "What your code printed, in the cases of class"
         parts.append(f"<details><summary>{told}</summary><pre>{text(printed)}</pre></details>")
@@ -105,10 +105,15 @@ def _exercise(row: Mapping, exercise: Exercise | None) -> str:
     return f'<section class="{kind(row["status"])}">{"".join(parts)}</section>'
 
 
-def _message(message: str) -> str:
-    """A verdict's message: its headline, and below it each line with its label."""
+def _message(message: str, exercise: Exercise | None) -> str:
+    """A verdict's message: its headline, and below it each line with its label.
+
+    What an exercise says of every wrong result is a hint there, and no likely cause of this one.
+    """
     headline, lines = split(message)
-    listed = "".join(f"<dt>{text(label)}</dt><dd>{text(said)}</dd>" for label, said in lines)
+    general = getattr(exercise and exercise.compare, "why", "")
+    named = [("hint" if (label, said) == ("likely", general) else label, said) for label, said in lines]
+    listed = "".join(f"<dt>{text(label)}</dt><dd>{text(said)}</dd>" for label, said in named)
     return f"<p>{text(headline)}</p>{f'<dl>{listed}</dl>' if listed else ''}"
 
 

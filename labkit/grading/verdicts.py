@@ -119,7 +119,7 @@ class Judging:
                 bar = bars.timed(self._session, other, self._exercise, seed=self._seed, alone=self._alone)
         if bar.status == "ok":
             return self._result("ok", f"{message}, within its bar", near=bar.near)
-        return self._result(bar.status, f"right results, but short of the bar\nlikely  {bar.cause}", near=bar.near)
+        return self._result(bar.status, f"right results, but short of the bar\ntimed  {bar.cause}", near=bar.near)
 
     def _cases(self, seed: int) -> tuple[Asked, str, str]:
         """The function as it was asked, the status that the cases of a seed give it, and what the judge says."""
