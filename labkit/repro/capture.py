@@ -113,7 +113,7 @@ def start() -> dict:
 
 
 def _script() -> Path | None:
-    """The file that this process runs and that can be run anew; None where code was handed in, somebody types, or it is one of many."""
+    """The file that this process runs and that can be run anew; None of handed in code, of a prompt, of one of many."""
     processes = sys.modules.get("multiprocessing.process")
     child = processes is not None and processes.parent_process() is not None
     script = Path(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-", "-c", "-m") else None

@@ -71,13 +71,8 @@ def _sorted_out(paths: Iterable[tuple[str, bool]], top: Path) -> tuple[list[str]
     sized = sorted((_bytes(top / name), name, known) for name, known in paths)
     kept, left_out, total = [], [], 0
     for size, name, known in sized:
-        if (
-            total + size > _MOST_BYTES
-            or name.endswith("/")
-            or size > KEPT_BYTES
-            and not known
-            or not _readable(top / name)
-        ):
+        large = total + size > _MOST_BYTES or size > KEPT_BYTES and not known
+        if large or name.endswith("/") or not _readable(top / name):
             left_out.append({"path": name, "bytes": size, "sha256": _hash(top / name, size)})
         else:
             kept.append(name)
