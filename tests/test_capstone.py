@@ -213,6 +213,16 @@ def test_an_answer_that_is_an_archive_is_none(tmp_path):
     assert running._answer(tmp_path / "broken").shape == (0,)
 
 
+def test_a_hook_of_the_user_s_commits_is_not_asked_about_a_submission(tmp_path, monkeypatch):
+    hook = tmp_path / "hooks" / "pre-commit"
+    hook.parent.mkdir()
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    (tmp_path / "config").write_text(f"[core]\nhooksPath = {hook.parent}\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    assert recorded.lay_out_recorded(written(tmp_path, "mine", toys.FAST), tmp_path / "place")
+
+
 @pytest.mark.slow
 def test_a_run_that_takes_for_ever_when_made_again_is_ended_and_leaves_nothing(tmp_path, monkeypatch):
     (tmp_path / "tmp").mkdir()
