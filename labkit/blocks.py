@@ -131,16 +131,6 @@ def _pools(n: int, block: int, pool: int, seed: int) -> Iterator[tuple[list[int]
         yield blocks, numbers, torch.randperm(len(numbers), generator=generator)
 
 
-def displacement(order: Int64[Tensor, " N"]) -> float:
-    """How far samples stand from their place in the file, on average, in units of what a full shuffle gives.
-
-    0 in the order of the file, about 1 after a full shuffle; and after a shuffle of blocks alone, which leaves
-    neighbours together: so it is no measure of what a batch sees.
-    """
-    n = len(order)
-    return ((order - torch.arange(n)).abs().double().mean() / ((n * n - 1) / (3 * n))).item()
-
-
 def neighbour_share(order: Int64[Tensor, " N"], batch: int, within: int) -> float:
     """The share of pairs in a batch that come from the same `within` neighbours of the file, from 0 to 1.
 
