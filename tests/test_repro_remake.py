@@ -113,7 +113,7 @@ def test_what_the_command_names_and_the_copy_lacks_is_said(place, labkit):
     (place / "numbers.txt").write_text("0.25")
     code, out, _ = labkit("runs", "remake", record["id"])
     assert (code, "all alike" in out) == (0, True)
-    record = script(place, "3", "--data=kept/numbers.txt", str(place / "there"))
+    record = script(place, "3", "--data=kept/numbers.txt", str(place / "there"), "a text that is no path" * 20)
     code, out, _ = labkit("runs", "remake", record["id"])
     assert "not recorded: kept/numbers.txt: git does not know it, so the copy has none" in out
     assert f"{place / 'there'}: the copy has none, so the run reads and writes it where it is" in out

@@ -172,11 +172,11 @@ def _outside(old: dict, code: Path) -> list[str]:
     found, top = [], home()
     for name in (_path(one) for one in old["start"]["argv"] if old["start"]["kind"] == "script"):
         path = top / old["start"]["folder"] / name  # a whole one stays as it is
-        if not path.is_relative_to(top) or (code / path.relative_to(top)).exists():
+        if not path.is_relative_to(top) or os.path.exists(code / path.relative_to(top)):
             continue
         if Path(name).is_absolute():
             found.append(f"{name}: the copy has none, so the run reads and writes it where it is")
-        elif name and path.exists():
+        elif name and os.path.exists(path):  # Path.exists raises at a text too long to be a path
             found.append(f"{name}: git does not know it, so the copy has none")
     return found
 
