@@ -5,6 +5,7 @@ from boxes import judged
 from test_grading_verdicts import BY_NUMBER, Reply
 
 from labkit.grading.asked import Asked, BoxError
+from labkit.grading.verdicts import Judging
 from labkit.grading.wire import encode
 
 EXERCISE = BY_NUMBER["1.1"]
@@ -37,6 +38,14 @@ def test_how_a_call_ended_is_the_headline_and_the_case_below_it(status, said):
     headline, call = found.message.splitlines()
     assert headline.startswith(f"{said} (case 1 of ")
     assert call.startswith("call  warmup_stable_decay(step=0")
+
+
+def test_what_was_printed_until_a_call_was_ended_is_told_of_a_case_of_class_alone():
+    said = "17 MB before it was ended, and last 'still at 7'"
+    found = judged(Answers(Reply("timeout", said=said)), EXERCISE, seed=1)
+    assert found.message.splitlines()[-1] == f"printed  {said}"
+    private = Judging(Answers(Reply("timeout", said=said)), EXERCISE, seed=1).private()
+    assert said not in private.message
 
 
 FORGED = (b"", b"\0" * 8, b"nonsense", encode([1]), encode({"value": 1.0}), encode({"value": 1.0, "args": 2}))

@@ -78,7 +78,7 @@ class Side:
             self.seeds.append(seed)
             self.clock.s += self.seconds.pop(0) if len(self.seconds) > 1 else self.seconds[0]
         value = encode({"value": self.gives(seed)})
-        return SimpleNamespace(status=self.status, payload=value if self.status == "ok" else b"", output=b"")
+        return SimpleNamespace(status=self.status, payload=value if self.status == "ok" else b"", output=b"", said="")
 
 
 SAYS = ("not the same work",)

@@ -238,6 +238,24 @@ def test_a_call_is_stopped_in_time_and_the_session_is_over(shared):
 
 
 @needs_a_box
+def test_whoever_prints_without_end_is_told_how_much_and_the_last_line(shared):
+    found = outcome(shared, "import itertools\nfor n in itertools.count():\n    print('still at', n)")
+    assert (found.status, found.cut) == ("output-limit", True)
+    assert re.fullmatch(r"1\.\d+ MB before it was ended, and last 'still at \d+'", found.said)
+    found = outcome(shared, "print('guess?', flush=True)\nwhile True: pass")
+    assert (found.status, found.said) == ("timeout", "7 B before it was ended, and last 'guess?'")
+    assert outcome(shared, "while True: pass").said == outcome(shared, "print(1)").said == ""
+
+
+@needs_a_box
+@pytest.mark.parametrize("asking", ["input('your age? ')", "int(input('your age? '))"])
+def test_whoever_asks_is_told_that_nobody_answers(shared, asking):
+    found = outcome(shared, asking)
+    assert (found.status, found.error.type, found.error.message) == ("error", "EOFError", cell.NO_INPUT)
+    assert found.output.startswith(b"your age? ")
+
+
+@needs_a_box
 def test_all_cells_and_calls_share_the_total(shared, monkeypatch):
     monkeypatch.setattr(shared, "limits", replace(SMALL, total_s=0.5))
     with shared.run([("a", "import time\ntime.sleep(0.3)")] * 3) as session:

@@ -73,7 +73,7 @@ class Session:
 
     def call(self, name, payload, timeout_s):  # noqa: ARG002
         reply = harness.answer(self.namespace, name, payload)
-        return SimpleNamespace(status=self.over or "ok", payload=b"" if self.over else reply, output=b"")
+        return SimpleNamespace(status=self.over or "ok", payload=b"" if self.over else reply, output=b"", said="")
 
 
 class HereBox:
@@ -90,7 +90,9 @@ class HereBox:
         except KeyboardInterrupt:
             ended = Session([])
             ending = ["die(" in source for _, source in cells].index(True)
-            ended.over, ended.outcomes = "timeout", [None] * (1 + ending)
+            error = SimpleNamespace(message="it took longer than 60 s")
+            ended.over = "timeout"
+            ended.outcomes = [SimpleNamespace(error=error, said="9 B before it was ended, and last 'x'")] * (1 + ending)
             return ended
 
 
@@ -116,6 +118,9 @@ def test_a_cell_that_ends_the_process_costs_its_own_exercise(tmp_path):
     dying = f"{RIGHT_11}\ndie('timeout')"
     read = answered(tmp_path / "ann", warmup_stable_decay=dying, pick_rate=RIGHT_12)
     assert found(read) == {"1.1": ("timeout", 0), "1.2": ("ok", 2), "1.3": ("not-attempted", 0)}
+    told = "The cell ended the process that ran it: it took longer than 60 s."
+    printed = "printed  9 B before it was ended, and last 'x'"
+    assert grade.results(read, BATCH, HereBox())[0].message == f"{told}\n{printed}"
 
 
 def test_a_cell_that_fails_before_it_defines_anything_is_told_so(tmp_path):

@@ -33,6 +33,7 @@ class Reply:
     status: str
     payload: bytes = b""
     output: bytes = b""
+    said: str = ""
 
 
 @dataclass

@@ -221,7 +221,8 @@ def _by_hand(one: SourceCell, found: Placed) -> dict:
 def _failed(one: SourceCell, seen: CellOutcome, before: str) -> tuple[str, str]:
     """Status and message of a test that failed where the student can see it."""
     if seen.error is None or seen.status != "error":
-        return seen.status, f"It ended with: {seen.status}.{before}"
+        printed = f"\nprinted  {seen.said}" if seen.said else ""
+        return seen.status, f"It ended with: {seen.status}.{printed}{before}"
     if seen.error.type == "NotImplementedError":
         return "not-attempted", "What it tests is not there yet."
     said = f"{seen.error.type}: {seen.error.message[:500]}".removesuffix(": ")

@@ -26,7 +26,7 @@ class Answering(Protocol):
     outcomes: list
 
     def call(self, name: str, payload: bytes, timeout_s: float) -> object:
-        """An answer with a status, an output and, where the status is ok, a payload."""
+        """An answer with a status, an output and, where the status is ok, a payload; else what is `said` of output."""
 
 
 _HOW = {
@@ -46,7 +46,8 @@ class Asked:
     """A function in the box, as one that can be called here.
 
     ended: the status that a call of it ended with, where that was not ok; line: of the learner's, where that raised.
-    printed: the output of all calls. seconds: of the last one, from the request to the reply.
+    printed: the output of all calls; said: of one that ended the session, how much that was, and its last line.
+    seconds: of the last one, from the request to the reply.
     """
 
     def __init__(self, session: Answering, exercise: Exercise, time_limit_s: float) -> None:
@@ -54,7 +55,7 @@ class Asked:
         self._session, self._name, self._left_s = session, exercise.name, time_limit_s
         self._limit_s = time_limit_s
         self.ended, self.line, self.printed, self.seconds = "", 0, bytearray(), 0.0
-        self.kind, self.callable = "", False
+        self.kind, self.callable, self.said = "", False, ""
 
     def look(self) -> None:
         """Find out what the name stands for. Raises as `ask` does."""
@@ -71,6 +72,7 @@ class Asked:
         self._left_s -= self.seconds
         self.printed += found.output[: 4 * MOST_PRINTED - len(self.printed)]
         if found.status != "ok":
+            self.said = found.said
             raise self._over(found.status)
         try:
             reply = decode(found.payload)

@@ -1,6 +1,7 @@
 """What runs a learner's cells and answers the grader's calls, in the forked child. The learner's code runs right here,
 so nothing that this module says is believed: it carries answers, and others judge them."""
 
+import builtins
 import contextlib
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 from labkit.grading import frames, harness
 
 HELLO, RUN, CALL, READY, RAN, ANSWER, ERROR = b"h", b"r", b"c", b"h", b"r", b"a", b"e"
+NO_INPUT = "input() waits for somebody to type, and nobody does when notebooks are graded."
 NO_COMMANDS = "Shell commands (!, %%bash) are not run when notebooks are graded."
 _LONGEST_MESSAGE = 2000
 _CELL = "<ipython-input-"
@@ -44,6 +46,12 @@ def shell() -> Any:
 def _refused(*_args: object, **_kwargs: object) -> None:
     """Instead of a command of the system: a sentence, and the cell goes on."""
     print(NO_COMMANDS, file=sys.stderr)
+
+
+def _unanswered(prompt: object = "", /) -> str:
+    """Instead of input: the prompt, and that nobody answers."""
+    print(prompt)
+    raise EOFError(NO_INPUT)
 
 
 class Harness:
@@ -149,4 +157,5 @@ def serve(link: Any) -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream = open(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
+    builtins.input = _unanswered
     Harness(link, ip).serve()

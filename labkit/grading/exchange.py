@@ -5,17 +5,19 @@ import select
 import socket
 from dataclasses import dataclass, field
 
+from labkit import units
 from labkit.grading.frames import Inbox, TooLong
 
 KEPT_BYTES = 1 << 16  # of the output of one cell or call
 _CHUNK = 1 << 20
+_LAST_BYTES, _LONGEST = 2000, 100  # of what was printed last; characters of its last line that are told
 
 
 @dataclass
 class Exchange:
     """unsent: what is left of the message. reply: (kind, body) once it is there. failure: (status, why) once it failed.
 
-    closed: the other side has hung up. output_bytes: the most that may be printed.
+    closed: the other side has hung up. output_bytes: the most that may be printed. last: the end of what was printed.
     """
 
     talk: socket.socket
@@ -28,6 +30,15 @@ class Exchange:
     closed: bool = False
     printed: int = 0
     kept: bytearray = field(default_factory=bytearray)
+    last: bytes = b""
+
+    @property
+    def said(self) -> str:
+        """Of an exchange that failed, how much had been printed, and the last line of it; empty where nothing was."""
+        lines = [line for line in self.last.decode(errors="replace").splitlines() if line.strip()]
+        if not self.failure or not lines:
+            return ""
+        return f"{units.format_bytes(self.printed)} before it was ended, and last {lines[-1][:_LONGEST]!r}"
 
     @property
     def settled(self) -> bool:
@@ -69,6 +80,7 @@ class Exchange:
         data = os.read(self.output, _CHUNK)
         self.printed += len(data)
         self.kept += data[: KEPT_BYTES - len(self.kept)]
+        self.last = (self.last + data[-_LAST_BYTES:])[-_LAST_BYTES:]
         if self.printed > self.output_bytes:
             self.fail("output-limit", f"it printed more than {self.output_bytes} bytes")
         return len(data)

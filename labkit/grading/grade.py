@@ -222,7 +222,7 @@ class _Student:
         ranks = _in_ranks(left)
         with self._box.run(cells, ranks=ranks or None) as session:
             if session.over:
-                self._drop(wanted[max(len(session.outcomes), 1) - 1], session.over)
+                self._drop(wanted[max(len(session.outcomes), 1) - 1], session)
                 return
             judging = {one.number: self._judging(one, session) for one in left}
             n_helpers = len(session.helpers()) + ranks  # whose tracker of resources stays
@@ -234,12 +234,16 @@ class _Student:
                     if session.over or failed and len(session.helpers()) > n_helpers:  # it may keep the machine busy
                         return
 
-    def _drop(self, cell: Cell, over: str) -> None:
+    def _drop(self, cell: Cell, session: Any) -> None:
         """Leave out a cell that ended its session; it costs the exercises that it answers."""
         self._dropped.add(cell.index)
+        told = "The cell ended the process that ran it"
+        for last in session.outcomes[-1:]:
+            told += f": {last.error.message}" if last.error else ""
+            told += f".\nprinted  {last.said}" if last.said else "."
         for one in self.left():
             if self._index(one) == cell.index:
-                self.found[one.number] = unrun(one, over, "The cell ended the process that ran it.")
+                self.found[one.number] = unrun(one, session.over, told)
 
     def _index(self, one: Exercise) -> int | None:
         """The index of the cell that answers an exercise; one cell may answer two."""

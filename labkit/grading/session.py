@@ -54,7 +54,10 @@ class Error:
 
 @dataclass(frozen=True, kw_only=True)
 class CellOutcome:
-    """How a cell ended: ok, error, timeout, memory, died or output-limit. cut: there was more output than is kept."""
+    """How a cell ended: ok, error, timeout, memory, died or output-limit. cut: there was more output than is kept.
+
+    said: of one that ended the session, how much it had printed, and the last line; a sentence without its subject.
+    """
 
     name: str
     status: str
@@ -62,6 +65,7 @@ class CellOutcome:
     error: Error | None = None
     output: bytes = b""
     cut: bool = False
+    said: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +78,7 @@ class Answer:
     error: Error | None = None
     output: bytes = b""
     cut: bool = False
+    said: str = ""
 
 
 class Session:
@@ -197,7 +202,7 @@ class Session:
             error = _told(exchange.reply) if exchange.reply[0] in (_RUN, _ERROR) else None
             status = _status(error)
         how = {"status": status, "seconds": seconds, "error": error}
-        how |= {"output": bytes(exchange.kept), "cut": exchange.printed > len(exchange.kept)}
+        how |= {"output": bytes(exchange.kept), "cut": exchange.printed > len(exchange.kept), "said": exchange.said}
         return how, exchange.reply[1] if exchange.reply else b""
 
     def _await(self, exchange: Exchange, until_s: float, late: str) -> None:

@@ -105,6 +105,7 @@ class Judging:
             if found == "ok" and self._answers:
                 found, message = self._own(fn)
         self._outputs.append(fn.printed)
+        message += f"\nprinted  {fn.said}" if fn.said else ""
         return None if found == "ok" else self._result(found, message, line=fn.line)
 
     def private(self) -> Result:
