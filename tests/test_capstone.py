@@ -189,6 +189,7 @@ def test_a_run_that_failed_is_told_and_has_no_test_accuracy():
     assert "test accuracy              0.000 (baseline 0.900)" in report.text(toys.told(submission=(failed,)))
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not show states")
 def test_a_process_that_has_ended_and_was_not_asked_for_is_not_left_behind():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
     assert children._group_lives(child.pid)
@@ -233,9 +234,9 @@ def test_a_run_that_takes_for_ever_when_made_again_is_ended_and_leaves_nothing(t
     )
     assert recorded.lay_out_recorded(mine, tmp_path / "runs" / "a")
     assert running.once(toys.task(), mine, tmp_path / "runs" / "a", seed=1, secret=1).reached
-    monkeypatch.setattr(recorded, "_LIMIT_S", 5.0)
+    monkeypatch.setattr(recorded, "_LIMIT_S", 3.0)
     found = recorded.made_again(tmp_path / "runs" / "a")
-    assert (found.same, found.said) == (False, "Made again, it was not done after 5 s.")
+    assert (found.same, found.said) == (False, "Made again, it was not done after 3 s.")
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
