@@ -4,12 +4,9 @@ Writing them needs no Jupyter. Outputs come from labkit.execute and are carried 
 made them is unchanged; a change of prose keeps them.
 """
 
-import contextlib
 import hashlib
 import json
-import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +14,12 @@ from pathlib import Path
 
 from labkit import course
 from labkit.course import CourseError, Lesson
+from labkit.drafts import DRAFT, write_text
 
 _HEADING = re.compile(r"^(#+)\s+(.*)$", re.MULTILINE)
 _EXERCISE = re.compile(r"\bExercise (\d+\.\d+)\b")
 _MARKER = re.compile(r"^\s*#+\s*(begin|end)\s+solution\b", re.IGNORECASE)
 _BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
-DRAFT = ".labkit-draft-"
 _METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -266,17 +263,7 @@ def write(path: Path, text: str) -> bool:
     """Put `text` at `path` all at once; returns whether that changed the file."""
     if path.exists() and path.read_bytes() == text.encode():
         return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=DRAFT)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
-        os.chmod(draft, 0o644)
-        os.replace(draft, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(draft)
-        raise
+    write_text(path, text)
     return True
 
 

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "labkit"
 
 # A module imports from its own row only where the row says so, and otherwise from rows above it.
 LAYERS = (
-    {"units", "hardware", "course", "show", "setting", "unpacking", "budget"} | {"architecture", "cards"},
+    {"units", "hardware", "course", "show", "setting", "unpacking", "budget", "drafts"} | {"architecture", "cards"},
     {"repro", "measure", "data", "formats", "models", "deadline", "ambient", "describe", "compare", "timeline"}
     | {"allocations", "collectives", "scratch"}
     | {"lines", "waits", "cost", "presets", "states", "live", "lm", "activations"} | {"activations_hf"}

@@ -1,12 +1,8 @@
-"""Values as JSON holds them, and files that are there whole or not at all."""
+"""Values as JSON holds them."""
 
-import os
-import tempfile
 from argparse import Namespace
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, is_dataclass
-from pathlib import Path
 
 
 def plain(value: object) -> object:
@@ -24,18 +20,3 @@ def plain(value: object) -> object:
     if getattr(value, "shape", None) == () and hasattr(value, "item"):  # of NumPy or torch
         value = value.item()
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text to path, whole or not at all; the folder is made where it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(draft, 0o644)
-        os.replace(draft, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(draft)
-        raise

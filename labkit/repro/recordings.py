@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import course, hardware
-from labkit.repro.files import plain, write_text
+from labkit.drafts import write_text
+from labkit.repro.files import plain
 
 
 @dataclass(frozen=True, kw_only=True)

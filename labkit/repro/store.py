@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.course import CourseError
+from labkit.drafts import write_text
 from labkit.repro.alive import lives
-from labkit.repro.files import write_text
 
 RUNNING, DONE, FAILED, INTERRUPTED, ENDED = "running", "done", "failed", "interrupted", "ended without a word"
 PROBLEMS = (OSError, sqlite3.Error)  # what writing may raise
