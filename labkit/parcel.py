@@ -25,6 +25,7 @@ STAYING |= {"capstone", "grading", "memory_command", "runs_command", "verify", "
 
 _PACKAGE = Path(__file__).parent
 _HEADER = re.compile(r"(?:^# \w+: .+\n)+", re.MULTILINE)
+_FILE = re.compile(r"course\.root\(\) / \"(datasets/[^\"]+)\"")  # that a cell of the lesson opens
 _WIDTH = 100
 
 
@@ -33,6 +34,8 @@ def contents(lesson: Lesson) -> dict[str, bytes]:
     kept = {path.relative_to(_PACKAGE.parent).as_posix(): path.read_bytes() for path in _modules(lesson)}
     recorded = sorted((lesson.source.parents[1] / "datasets" / "recorded").glob(f"*/{lesson.name}*.json"))
     kept |= {f"datasets/recorded/{path.parent.name}/{path.name}": path.read_bytes() for path in recorded}
+    root = lesson.source.parents[1]
+    kept |= {name: (root / name).read_bytes() for name in _FILE.findall(lesson.text())}
     header = _HEADER.match(lesson.text())
     kept[f"solutions/{lesson.source.name}"] = (header.group() if header else "").encode()  # a course has a lesson
     for name in TRAVELLING:
