@@ -100,6 +100,16 @@ def test_a_word_that_an_interrupt_cut_short_is_not_read_on():
     assert rank.sources() == []
 
 
+def test_an_interrupt_while_ranks_start_is_one_line_in_a_notebook(monkeypatch):
+    def interrupted(_seat):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Rank, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run_ranks(dist.get_rank, 2)
+    assert caught.value._render_traceback_() == ["KeyboardInterrupt"]
+
+
 def _tidies_up(done):
     with launching._undisturbed():
         signal.raise_signal(signal.SIGINT)

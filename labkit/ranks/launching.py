@@ -67,6 +67,9 @@ def run_ranks(
         for rank in ranks:
             rank.send(packed)
         return _attend(ranks, float(timeout_s))
+    except KeyboardInterrupt as interrupt:
+        interrupt._render_traceback_ = lambda: ["KeyboardInterrupt"]  # what Jupyter shows, without the launcher's lines
+        raise
     finally:
         _end(ranks)
 
@@ -124,8 +127,7 @@ def _attend(ranks: list[Rank], timeout_s: float) -> list:
                 raise error
         if (error := disagreement(ranks)) is not None:
             raise error
-    except KeyboardInterrupt as interrupt:
-        interrupt._render_traceback_ = lambda: ["KeyboardInterrupt"]  # what Jupyter shows, without the launcher's lines
+    except KeyboardInterrupt:
         print("Interrupted.\n" + where_all_stand(ranks, listen=_listen), file=sys.stderr)
         raise
     finally:
