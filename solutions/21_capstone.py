@@ -332,8 +332,8 @@ claim(
 
 # %%
 recorded = repro.recordings("21_capstone_sweeps")[0]
-rows = recorded.results["arms"]
-alone = {row["changes"]: row["wall_s"] for row in rows if row["kind"] == "alone" and row["wall_s"]}
+runs = recorded.results["arms"]
+alone = {row["changes"]: row["wall_s"] for row in runs if row["kind"] == "alone" and row["wall_s"]}
 title = "Each change alone"
 plot.samples(alone, title=title, xlabel="time to the target")
 print(f"Recorded on {recorded.hardware}, {recorded.date}")
@@ -348,14 +348,14 @@ print(f"Recorded on {recorded.hardware}, {recorded.date}")
 # runs again, from a fresh network to the target.
 
 # %%
-steps = [row for row in rows if row["changes"] in ("none", "loading") or row["kind"] == "in order"]
+steps = [row for row in runs if row["changes"] in ("none", "loading") or row["kind"] == "in order"]
 named = lambda row: ("+ " if "," in row["changes"] else "") + row["changes"].rpartition(",")[2]
 falling = {named(row): row["wall_s"] for row in steps if row["wall_s"]}
 plot.samples(falling, title="Each change with those above it", xlabel="time to the target")
 
 # %%
-times = {row["changes"]: statistics.median(row["wall_s"]) for row in rows if row["wall_s"]}
-whole = next(row["changes"] for row in rows if row["changes"].endswith(",sizes"))
+times = {row["changes"]: statistics.median(row["wall_s"]) for row in runs if row["wall_s"]}
+whole = next(row["changes"] for row in runs if row["changes"].endswith(",sizes"))
 singly = math.prod(times["none"] / times[name] for name in whole.split(",") if name in times)
 reveal("all", times["none"] / times[whole])
 claim(
