@@ -578,6 +578,6 @@ def test_the_executed_notebooks_with_all_their_outputs_are_read(lesson):
 
 def test_names_of_python_that_is_none_are_guessed():
     found = names("def double(x):\n    return (\nclass A")
-    assert (found.binds, found.parsed) == ({"double", "A"}, False)
-    assert "x" in found.needs
-    assert "return" not in found.needs
+    assert (found.binds, found.parsed, found.needs) == ({"double", "A"}, False, set())  # nothing of it runs
+    too_long = names(f"def double(x):\n    return {'x + ' * 20_000}x")
+    assert (found.parsed, "x" in too_long.needs, "return" in too_long.needs) == (False, True, False)

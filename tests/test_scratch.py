@@ -22,7 +22,7 @@ def test_a_run_is_recorded_compared_and_made_again_and_nothing_is_left_here(tmp_
     small.python("train.py", "more")
     one, two = (each["id"] for each in json.loads(small.labkit("runs", "--json")))
     told = json.loads(small.labkit("runs", "compare", one, two, "--json"))
-    assert told["metrics"]["at"] == [0, "loss", 0.5, 0.25]
+    assert told["metrics"]["unlike"] == [[0, "loss", 0.5, 0.25]]
     small.write("train.py", "another text")
     assert json.loads(small.labkit("runs", "remake", two, "--json"))["same"]
     assert not (tmp_path / "mine").exists()
