@@ -66,8 +66,8 @@ data = slow.Pictures(Path(folder.name) / "train.npz", training=True)
 print(inspect.getsource(slow.augment))
 
 # %% [markdown]
-# And this is an epoch, one pass over all pictures. Everything that lessons 01 to 09 warned of is in one of these two
-# functions, or in the four lines that call them.
+# And this is an epoch, one pass over all pictures. Much of what the lessons before this one warned of is in these two
+# functions. The rest is in `accuracy`, which reads a value for each picture, and in how the two are called.
 
 # %%
 print(inspect.getsource(slow.train_epoch))
@@ -76,7 +76,8 @@ print(inspect.getsource(slow.train_epoch))
 # ## Predict
 #
 # The script stops when the network is right on the target's share of the *validation pictures*, which it does not
-# train on. So a run takes the seconds of an epoch, times the number of epochs. First the seconds.
+# train on. So a run takes a start, and then the seconds of an epoch and its validation, times the number of epochs.
+# First the seconds of a step, on one thread.
 
 # %%
 question = "What share of a training step goes into loading and augmenting its pictures?"
@@ -115,8 +116,8 @@ class Count(TorchDispatchMode):
 
 
 # %% [markdown]
-# One step has two halves: the loader makes a batch, and the network learns from it. The lines are those of the script,
-# taken apart so that each half can be called alone.
+# One step has two halves: the loader makes a batch, and the network learns from it. The lines are those of the script
+# but for its counting and printing, taken apart so that each half can be called alone.
 
 
 # %%
@@ -213,7 +214,7 @@ asked = {"four times": 0.75}
 plot.lines({"at most": (shares, bound)}, **look, marks=asked, title="Amdahl's law")
 
 # %% [markdown]
-# To be four times faster, three quarters of all seconds must go. No single part of the loader holds that much. So the
+# To be four times faster, three quarters of all seconds must go. The loader does not hold that much. So the
 # network must become cheaper, or the number of epochs smaller.
 
 # %% [markdown]
@@ -221,9 +222,9 @@ plot.lines({"at most": (shares, bound)}, **look, marks=asked, title="Amdahl's la
 #
 # ### A cheaper network
 #
-# Four ways to a cheaper step. Smaller pictures: 24 pixels a side have a quarter of the pixels of 48. Larger batches:
-# fewer steps. *Channels last*: the numbers of a pixel lie side by side in memory, as convolutions like it. And bf16,
-# 16-bit numbers, where the processor multiplies them.
+# Four ways to spend less on a picture. Smaller pictures: 24 pixels a side have a quarter of the pixels of 48. Larger
+# batches: fewer steps. *Channels last*: the numbers of a pixel lie side by side in memory, as convolutions like it.
+# And bf16, 16-bit numbers, where the processor multiplies them.
 
 # %%
 pictures, names = next(stream)
@@ -344,8 +345,8 @@ print(f"Recorded on {recorded.hardware}, {recorded.date}")
 # of 128 under a rate that rises and falls, lesson 01. *sizes*: most epochs at 24 pixels, the rest at 32, lesson 02.
 
 # %% [markdown]
-# Now each with those before it. This figure is a *waterfall*: from row to row, one change more. Every row is whole
-# runs again, from a fresh network to the target.
+# Now each with those before it. This figure is a *waterfall*: from row to row, one change more. The first two
+# rows are those above; all runs arrived.
 
 # %%
 steps = [row for row in runs if row["changes"] in ("none", "loading") or row["kind"] == "in order"]
@@ -366,10 +367,10 @@ claim(
 )
 
 # %% [markdown]
-# The gains do not multiply: what one change has made cheap, the next cannot make cheaper. Nor is their order free; the
-# one that gives least alone may be needed at the end. The last row adds `torch.compile`, and is slower than the row
-# above. Compiling takes longer here than the whole run that it is to speed up. For a run of hours that is another
-# matter, which lesson 06 weighs.
+# Gains do not simply multiply. Two changes to one part give less than their product: what one has made cheap, the
+# next cannot make much cheaper. Two changes to different parts can give more, for each raises the other's share. The
+# last row adds `torch.compile`, and is slower than the row above: compiling takes longer here than the whole run that
+# it is to speed up. For a run of hours that is another matter, which lesson 06 weighs.
 
 # %% [markdown]
 # ## Change one thing
@@ -404,7 +405,8 @@ table(["a step", "the loader's share"], rows, varying=True)
 #
 # `augment` turns, stretches and shifts one picture, with a chain of small operations. Write `augment_batch`, which
 # does it to a whole batch at once, without the noise: `pictures` is `[N, 1, H, W]`, the other arguments are `[N]`, one
-# number for each picture. `affine_grid` takes matrices `[N, 2, 3]` and the size of the batch.
+# number for each picture. Use the script's matrix as it is, also where
+# pictures are not square. `affine_grid` takes matrices `[N, 2, 3]` and the size of the batch.
 
 # %% [markdown]
 # The check counts operations for 4 pictures and for 16: there must not be more for 16.
@@ -429,7 +431,7 @@ check(augment_batch)
 
 # %% [markdown]
 # The same pictures through both: the script's function, called for each, and yours, called once. Noise is added in
-# both, so that they do the same work.
+# both; the other numbers are drawn beforehand for yours.
 
 # %%
 ready = slow.to_tensor(pixels[:32])[:, None]
@@ -496,8 +498,8 @@ table(["plan", "times faster"], rows, varying=True)
 # pairs.
 
 # %% [markdown]
-# A slow run that never arrives says nothing: leave its pair out. A *fast* run that never arrives is a failure, and
-# its pair counts as 0. Where no pair is left, return 0.0.
+# A slow run that never arrives says nothing: leave its pair out, whatever the other did. A *fast* run that never
+# arrives is a failure, and its pair counts as 0. Where no pair is left, return 0.0.
 #
 # The traps: whoever drops failed runs of their own counts only the lucky ones; exactly the target is enough; accuracy
 # may fall again later; the median of the ratios is not the ratio of the medians.
@@ -537,26 +539,41 @@ claim(
 # ### Your script
 #
 # Copy `datasets/capstone/train.py` to a folder of your own and make it fast. You may change all but the contract at
-# its head, the network too. Work as above: measure, change one thing, measure again. In a terminal, in the course's
-# folder:
+# its head, the network too. In a terminal, in the course's folder; the first line says what the target is:
 #
 # ```
+# labkit capstone --data my/data
+# python my/train.py --data my/data --out my/out --target TARGET
 # labkit capstone my/train.py --pairs 2
 # ```
 
 # %% [markdown]
-# It runs the slow script and yours in turns, from the start of the process to its end, and tells the ratio with its
-# interval, the accuracy on pictures that nobody was given, and what a person should look at. Two pairs are a look,
-# five decide: `labkit capstone my/train.py`.
+# The last line runs the slow script and yours in turns, from the start of the process to its end, and tells the ratio
+# with its interval, the accuracy on pictures that nobody was given, and what a person should look at. Two pairs are a
+# look and take some minutes; five decide: `labkit capstone my/train.py`.
 
 # %% [markdown]
-# **Hand in** the script, with `labkit.repro.run` around its training as in lesson 19. The judging makes one of your
-# runs again from its record and compares every value. `labkit leaderboard DIR` ranks the scripts of a room on one
+# A schedule and a plan of sizes must know their end. So fix the number of epochs beforehand; eight is a start. Look at
+# the target in the last of them only, or in each. Where it is not reached, end all the same. And `predict` is given 48
+# pixels: shrink them there exactly as for your own validation.
+
+# %% [markdown]
+# **Hand in** the script with its record. The judging makes one of your runs again and compares every value that was
+# logged, to the last bit, so log no times. `seeds` only notes what you have seeded yourself:
+#
+# ```
+# torch.manual_seed(args.seed)
+# with run("capstone", data={"train": args.data / "train.npz"}, seeds=(args.seed,)) as it:
+#     ...
+#     it.log(epoch, loss=loss)
+# ```
+
+# %% [markdown]
+# `run` comes from `labkit.repro`, as in lesson 19. `labkit leaderboard DIR` ranks the scripts of a room on one
 # machine. The bar is four times, with the lower end of the interval above three and a half.
-
-# %% [markdown]
-# Stuck? In this order: read values once an epoch; keep the pictures as tensors; 21.1; batches of 128 under one cycle;
-# 24 pixels for most epochs; channels last. The course's own way is in `solutions/capstone/train.py`. Read it after
+#
+# Stuck? The waterfall says what gave most: sizes, then the schedule with batches of 128, then channels last. 21.1 and
+# tensors in memory pay once these are cheap. The course's own way is in `solutions/capstone/train.py`. Read it after
 # yours has arrived.
 
 # %% [markdown]
