@@ -57,8 +57,9 @@ y = torch.cat([split.targets for split in splits])
 # %% [markdown]
 # ## Predict
 #
-# A training program draws by chance in many places: first weights, shuffling, noise, workers. Below are ten such places
-# and two runs of one program. Most people write one line, `torch.manual_seed(0)`. Move all sliders before you go on.
+# A training program draws by chance in many places: first weights, shuffling, noise, workers. Below are ten such
+# places and two runs of one program. Most people write one line, `torch.manual_seed(0)`. Move all sliders before you
+# go on.
 
 # %%
 question = "After torch.manual_seed, how many of the ten sources give both runs the same?"
@@ -69,8 +70,8 @@ question = "One recipe, 30 seeds: how far apart are the best and the worst test 
 predict("spread", question, default=0.5, low=0.1, high=10, unit="points")
 
 # %% [markdown]
-# The last question needs a word. Two recipes can be run over the same seeds, and compared seed by seed, or as two heaps
-# of runs. How much surer is the first way?
+# The last question needs a word. Two recipes can be run over the same seeds, and compared seed by seed, or as two
+# heaps of runs. How much surer is the first way?
 
 # %%
 question = "Two recipes compared seed by seed: how many times smaller is the error?"
@@ -103,9 +104,9 @@ def score(weights):
 
 
 # %% [markdown]
-# `PAGE` is a notebook as it was saved, its cells as text, from top to bottom. `CLICKED` is what its author ran, in that
-# order: a first rate, the training cell, the score; then the training cell again, a few times, because the score rose.
-# At last a smaller rate was typed in, for the looks, and never run.
+# `PAGE` is a notebook as it was saved, its cells as text, from top to bottom. `CLICKED` is what its author ran, in
+# that order: a first rate, the training cell, the score; then the training cell again, a few times, because the score
+# rose. At last a smaller rate was typed in, for the looks, and never run.
 
 # %%
 PAGE = [
@@ -310,7 +311,9 @@ def drawn():
     told["torch.rand"] = torch.rand(1).item()
     told["shuffle of a DataLoader"] = list(DataLoader(range(20), shuffle=True, batch_size=None))
     names = "Python's", "NumPy's", "torch's", "copied"
-    two, one = in_workers(2), in_workers(1)
+    state, two = torch.get_rng_state(), in_workers(2)
+    torch.set_rng_state(state)  # as before the two
+    one = in_workers(1)
     told |= {f"{name} in workers": row for name, row in zip(names[:3], two)}
     told["np.random.default_rng()"] = np.random.default_rng().random()
     told["order of a set"] = list({f"{i}.png" for i in range(20)})
@@ -361,7 +364,7 @@ claim(
 )
 
 # %% [markdown]
-# Two more things lie in those draws. The same seed with *one* worker gives each item other numbers than with two: the
+# Two more things lie in those draws. The same seed with *one* worker gives most items other numbers than with two: the
 # number of workers belongs into the record. And a generator that was made before the workers started is copied into
 # each of them, state and all: items that two workers make get the same noise.
 
@@ -437,9 +440,9 @@ claim(
 )
 
 # %% [markdown]
-# What does the mode cost? It takes another algorithm where there is one, raises an error where there is none, and fills
-# fresh memory, so that nobody computes with what lay there. Three measurements: the race above; `torch.empty`, which
-# asks for memory; and a step of training.
+# What does the mode cost? It takes another algorithm where there is one, raises an error where there is none, and
+# fills fresh memory, so that nobody computes with what lay there. Three measurements: the race above; `torch.empty`,
+# which asks for memory; and a step of training.
 
 # %%
 net = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 10))
@@ -574,9 +577,9 @@ claim(
 # %% [markdown]
 # ### Hogwild: chance by design
 #
-# Some give up repeatability on purpose. In *Hogwild*, several processes train one set of weights in shared memory. None
-# waits for the others; each reads weights that another may be writing just then. Here the weights are a file that each
-# process maps into its memory: what one writes, all see.
+# Some give up repeatability on purpose. In *Hogwild*, several processes train one set of weights in shared memory.
+# None waits for the others; each reads weights that another may be writing just then. Here the weights are a file that
+# each process maps into its memory: what one writes, all see.
 
 # %%
 net = lambda: nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -646,8 +649,8 @@ claim(
 
 # %% [markdown]
 # Is it faster? Look at the seconds: the total of steps is the same in all rows. On two cores, with steps this short,
-# the processes fight for the same memory, and what you see depends on your machine. Nothing is claimed. What is certain
-# is the price: nobody can make such a run again, and a bug in it may never come back while you look.
+# the processes fight for the same memory, and what you see depends on your machine. Nothing is claimed. What is
+# certain is the price: nobody can make such a run again, and a bug in it may never come back while you look.
 
 # %% [markdown]
 # ### A record by which a run can be made again
@@ -728,8 +731,9 @@ claim(
 )
 
 # %% [markdown]
-# The record does not make a run repeatable. It makes visible whether it is: the run without a seed is told at once, and
-# `labkit runs remake` names the step. In your own course, runs are kept in `runs/`, and `labkit runs` lists them.
+# The record does not make a run repeatable. It makes visible whether it is: made again, the run without a seed is
+# found out, and `labkit runs remake` names the step. In your own course, runs are kept in `runs/`, and `labkit runs`
+# lists them.
 
 # %% [markdown]
 # ## Change one thing
@@ -772,8 +776,9 @@ claim(
 )
 
 # %% [markdown]
-# Pairs are worth several times as many runs. Still, with few seeds a real gain of this size is often missed, and a
-# missed gain is no proof of none. If you can afford three runs, you can see large gains only.
+# Pairs see it with fewer runs. (All draws are from the same runs: where a draw has nearly all of them, the lines say
+# no more than these runs do.) Still, with few seeds a real gain of this size is often missed, and a missed gain is no
+# proof of none. If you can afford three runs, you can see large gains only.
 
 # %% [markdown]
 # ## Exercises
