@@ -175,7 +175,7 @@ def _unchanged(exercise: Exercise, given: tuple, untouched: tuple) -> None:
 
 def _found(got: object, expected: object, exercise: Exercise, clock: _Clock, case: tuple) -> tuple[object, object]:
     """What is compared, of what fn and the reference gave."""
-    if not exercise.find:
+    if not exercise.find or got is None:  # nothing was returned: that needs no looking at
         return got, expected
     found = clock.run(lambda: exercise.find(got, expected, *case), _INCOMPARABLE)
     return found, exercise.find(expected, expected, *case)

@@ -105,8 +105,8 @@ def test_a_variable_that_cannot_be_pickled_is_named():
 
 
 def test_a_result_that_cannot_come_back_is_named():
-    with pytest.raises(RankError, match=r"rank [01] of 2 returned a generator that cannot be sent back"):
-        run_ranks(lambda: (i for i in range(3)), 2)
+    with pytest.raises(RankError, match="rank 0 of 2 returned a generator that cannot be sent back"):
+        run_ranks(lambda: None if dist.get_rank() else (i for i in range(3)), 2)
 
 
 def _prints():

@@ -1,7 +1,6 @@
 """How answers of lesson 09 are looked at: a row's mask, rows of documents, batches dealt to ranks."""
 
 import operator
-import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -10,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labkit.checks.shares import dice_of_others
 from labkit.compare import Finding
 from labkit.repro import seed_all
 
 MOST_ROWS = 1.02  # times the lower bound: first-fit decreasing stays below it on these lengths, first-fit does not
 MOST_WAITING = 1.02  # times the tokens of an even deal: longest first stays within 1.01, other ways are beyond 1.03
-NOTHING = "nothing was returned (None)"
 _MANY = 100  # documents: with fewer, chance decides about an order or about balance
 
 
@@ -56,8 +55,6 @@ def rows_found(rows: object, _: object, lengths: list[int], capacity: int) -> Fi
     """`right`, or what is wrong with the rows."""
     from labkit.packing import lower_bound
 
-    if rows is None:
-        return Finding(NOTHING)
     if (rows := _plain(rows, depth=2)) is None:
         return Finding("no list of lists of whole numbers")
     if fault := _dealt_wrongly(list(chain(*rows)), len(lengths)):
@@ -82,37 +79,32 @@ def row_cases(rng: torch.Generator) -> Sequence[tuple]:
 # ---- 9.3: batches dealt to ranks -------------------------------------------------------------------------------------
 
 
-def drive_batches(fn: Callable, lengths: list[int], world_size: int, per_step: int, seed: int) -> dict:
-    """The batches of three epochs, of the first one again and with another seed; whether the program's dice were set or
-    the lengths changed.
+def drive_batches(fn: Callable, lengths: list[int], world_size: int, per_step: int, seed: int) -> dict | None:
+    """The batches of three epochs, of the first one again and with another seed; whether the program's dice were used
+    or the lengths changed. None where nothing was returned.
 
-    The program's own dice lie differently before each call, as they do in programs that are apart. Where they lie
-    alike after both calls for the first epoch, the answer has set them.
+    The program's own dice lie differently before each call, as they do in programs that are apart. None may have set
+    them alike; torch's may not have been thrown at all.
     """
-    batches, dice, changed = {}, {}, False
+    batches, after, used, changed = {}, {}, False, False
     asked = {"0": (0, seed), "1": (1, seed), "2": (2, seed), "again": (0, seed), "other": (0, seed + 1000)}
     for sown, (name, (epoch, its_seed)) in enumerate(asked.items()):
         seed_all(sown)
-        given = list(lengths)
+        before, given = torch.get_rng_state(), list(lengths)
         batches[name] = fn(given, world_size, per_step, epoch, its_seed)
-        dice[name], changed = _dice(), changed or given != list(lengths)
-    alike = (one == other for one, other in zip(dice["0"], dice["again"], strict=True))
-    return {"batches": batches, "set": any(alike), "changed": changed}
-
-
-def _dice() -> tuple:
-    """How the program's own generators lie: Python's, NumPy's and torch's."""
-    _, words, place, *_ = np.random.get_state()
-    return random.getstate(), (words.tobytes(), place), torch.get_rng_state().numpy().tobytes()
+        if batches[name] is None:
+            return None
+        used, changed = used or not torch.equal(before, torch.get_rng_state()), changed or given != list(lengths)
+        after[name] = dice_of_others()
+    used = used or any(one == other for one, other in zip(after["0"], after["again"], strict=True))
+    return {"batches": batches, "used": used, "changed": changed}
 
 
 def batches_found(got: dict, _: object, lengths: list[int], world_size: int, per_step: int, _seed: int) -> Finding:
     """`right`, or what is wrong with the batches of three epochs."""
     batches = {name: _plain(steps, depth=3) for name, steps in got["batches"].items()}
-    if any(steps is None for steps in got["batches"].values()):
-        return Finding(NOTHING)
-    if got["set"]:
-        return Finding("the program's own dice were set")
+    if got["used"]:
+        return Finding("the program's own dice were used")
     if got["changed"]:
         return Finding("the lengths were changed")
     if None in batches.values():

@@ -9,7 +9,6 @@ from torch import Tensor
 from labkit import balance, packing
 from labkit.checker import Exercise, exact
 from labkit.checks.fed import (
-    NOTHING,
     batch_cases,
     batches_found,
     drive_batches,
@@ -70,9 +69,7 @@ def pack_rows(lengths: list[int], capacity: int) -> list[list[int]]:
     return packing.first_fit_decreasing(lengths, capacity)
 
 
-_NO_RETURN = "Is the `return` missing, or on a path that this case does not take?"
 _ROW_CAUSES = {
-    NOTHING: _NO_RETURN,
     "no list of lists of whole numbers": "Return rows, each a list of the numbers of its documents, and not their "
     "lengths as tensors.",
     "documents that are not there": "A row holds the documents' numbers, from 0 on, not their lengths.",
@@ -104,14 +101,13 @@ def balanced_batches(lengths: list[int], world_size: int, per_step: int, epoch: 
 _BATCH_CAUSES = {
     "no list of steps, each a list of ranks, each a list of whole numbers": "steps[step][rank] is a list of ints.",
     "documents that are not there": "Documents are numbered from 0 to len(lengths) - 1.",
-    NOTHING: _NO_RETURN,
     "a document twice": "Nothing is padded: where documents run out, a rank gets fewer, or none.",
     "a document lost": "The last step has what is left, though it be less than per_step: cut nothing off.",
     "a step without a list for each rank": "Each step has world_size lists; a rank without a document gets an empty "
     "one, or it would be missing in the step's collectives.",
     "a step of another size": "Shuffle, then cut the order into pieces of per_step documents; deal each to the ranks.",
-    "the program's own dice were set": "Draw from a torch.Generator() of your own: whoever draws after the call would "
-    "have the same numbers in each epoch.",
+    "the program's own dice were used": "Draw from a torch.Generator() of your own: whoever draws after the call has "
+    "other numbers for it, and the same ones in each epoch where you have set a seed.",
     "the lengths were changed": "Sort a copy: the lengths belong to the caller.",
     "neighbours of the file together": "Shuffle the documents themselves. Turning or cutting the file's order leaves "
     "neighbours together in each epoch.",

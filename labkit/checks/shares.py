@@ -51,7 +51,12 @@ def _share(fn: Callable, n: int, rank: int, world_size: int, epoch: int, seed: i
         share = "no list of whole numbers"
     elif not torch.equal(before, torch.get_rng_state()):
         share = "the program's own dice were used"
-    return share, (random.getstate(), np.random.get_state()[1].tobytes())
+    return share, dice_of_others()
+
+
+def dice_of_others() -> tuple:
+    """How the program's own dice lie that are not torch's: Python's and NumPy's."""
+    return random.getstate(), np.random.get_state()[1].tobytes()
 
 
 def _unshuffled(one: Sequence[list[int]], others: Sequence[Sequence[list[int]]]) -> bool:

@@ -97,7 +97,7 @@ def _settings(record: Mapping) -> dict[str, object]:
 def _asked(start: Mapping) -> dict[str, object]:
     """What a process was asked for by the three variables that a record holds."""
     told = {"LABKIT_BUDGET": start["budget"], "PYTHONHASHSEED": start["hash_seed"]}
-    return told | {"CUBLAS_WORKSPACE_CONFIG": start.get("cublas")}
+    return told | {"CUBLAS_WORKSPACE_CONFIG": start["cublas"]}
 
 
 def _versions(record: Mapping, *, core: bool) -> dict[str, str]:

@@ -230,7 +230,7 @@ def _environment(old: dict, code: Path, runs: Path) -> dict[str, str]:
     variables |= {"LABKIT_BUDGET": old["start"]["budget"], "PYTHONHASHSEED": old["start"]["hash_seed"]}
     variables |= {"MPLBACKEND": "agg"}
     variables.pop("CUBLAS_WORKSPACE_CONFIG", None)
-    if cublas := old["start"].get("cublas"):
+    if cublas := old["start"]["cublas"]:
         variables["CUBLAS_WORKSPACE_CONFIG"] = cublas
     if threads := old["torch"].get("threads") or old.get("torch_at_end", {}).get("threads"):
         variables["OMP_NUM_THREADS"] = str(threads)

@@ -297,6 +297,11 @@ def sets_numpys_seed(lengths, world_size, per_step, epoch, seed):
     return _steps(np.random.permutation(len(lengths)).tolist(), lengths, world_size, per_step)
 
 
+def throws_torchs_dice_too(lengths, world_size, per_step, epoch, seed):
+    torch.rand(1)
+    return _steps(_order(len(lengths), seed + epoch), lengths, world_size, per_step)
+
+
 def sorts_the_callers(lengths, world_size, per_step, epoch, seed):
     steps = _steps(_order(len(lengths), seed + epoch), lengths, world_size, per_step)
     lengths.sort()
@@ -365,9 +370,10 @@ WRONG = {
         ("forgets the epoch", forgets_the_epoch, "together in each epoch"),
         ("forgets the seed", forgets_the_seed, "The seed must count too"),
         ("sorts all", sorts_all, "together in each epoch"),
-        ("sets the seed", sets_the_seed, "of your own: whoever draws"),
-        ("sets Python's seed", sets_pythons_seed, "of your own: whoever draws"),
-        ("sets NumPy's seed", sets_numpys_seed, "of your own: whoever draws"),
+        ("sets the seed", sets_the_seed, "program's own dice"),
+        ("sets Python's seed", sets_pythons_seed, "program's own dice"),
+        ("sets NumPy's seed", sets_numpys_seed, "program's own dice"),
+        ("throws torch's dice too", throws_torchs_dice_too, "program's own dice"),
         ("sorts the caller's lengths", sorts_the_callers, "Sort a copy"),
         ("turns the file", turns_the_file, "leaves neighbours together"),
         ("forgets the return", forgets_the_steps, "Is the `return` missing"),
