@@ -191,9 +191,9 @@ def test_settings_that_decide_bits_on_a_gpu(place, monkeypatch):
     with run("before"):
         pass
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", not torch.backends.cudnn.allow_tf32)
-    with run("after"):
+    cudnn = torch.backends.cudnn
+    asked = {"deterministic": True, "allow_tf32": not cudnn.allow_tf32}
+    with cudnn.flags(enabled=cudnn.enabled, benchmark=cudnn.benchmark, **asked), run("after"):
         pass
     found = {one.what for one in differ.differences(kept(place).find("before"), kept(place).find("after"))}
     assert found == {"cudnn_deterministic", "cudnn_tf32", "CUBLAS_WORKSPACE_CONFIG"}
