@@ -163,7 +163,7 @@ reveal("waste", 100 * waste["padded"], how="counted")
 # several documents.
 
 # %%
-plans["bucketed"] = packing.bucketed(lengths, BATCH, seed=0, pool=8)
+plans["bucketed"] = packing.bucketed(lengths, BATCH, seed=0, pool=16)
 plans["packed"] = packing.packed(lengths, BATCH // 4, seed=0, capacity=ROW)
 waste = {name: packing.wasted(lengths, plan) for name, plan in plans.items()}
 rows = [[name, len(plans[name]), f"{share:.1%}"] for name, share in waste.items()]
@@ -172,8 +172,8 @@ table(["layout", "batches", "places wasted"], rows, varying=True)
 # %%
 record("09", "share of places wasted", {name: round(share, 4) for name, share in waste.items()})
 claim(
-    "padding wastes over half of the places, bucketing less than a third, packing less than 2 %",
-    holds=waste["padded"] > 0.5 and 0.02 < waste["bucketed"] < 1 / 3 and waste["packed"] < 0.02,
+    "padding wastes over half of the places, bucketing less than a quarter, packing less than 2 %",
+    holds=waste["padded"] > 0.5 and 0.02 < waste["bucketed"] < 0.25 and waste["packed"] < 0.02,
     evidence=", ".join(f"{name}: {share:.1%}" for name, share in waste.items()),
 )
 
@@ -386,16 +386,16 @@ table(["layout", "wasted", "useful tokens a second", "times padded"], rows, vary
 
 # %% [markdown]
 # The ratio is taken round by round, so that a slow minute of the machine touches both layouts alike; the claim is about
-# the median of the rounds. It is made for a CPU: a GPU may spend its time on starting so small a model's many
-# operations, and packing saves few of these.
+# the median of the rounds and their smallest. It is made for a CPU: a GPU may spend its time on starting so small a
+# model's many operations, and packing saves few of these.
 
 # %%
 ratio = took.ratio("padded", "packed")
 reveal("gain", ratio.value)
 if device() == "cpu":
     claim(
-        "packing trains at least twice as many useful tokens a second as padding",
-        holds=ratio.value >= 2,
+        "packing trains at least twice as many useful tokens a second as padding, 1.4 in any round",
+        holds=ratio.value >= 2 and ratio.low > 1.4,
         evidence=f"{ratio.value:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})",
     )
 record("09", "useful tokens a second", {name: round(rate) for name, rate in useful.items()})
@@ -927,8 +927,8 @@ plot.lines(
 
 # %%
 claim(
-    "eight batches in a pool already save over half of what the largest pool saves",
-    holds=len(pools) > 2 and wasted[0] - wasted[3] > (wasted[0] - wasted[-1]) / 2,
+    "sixteen batches in a pool already save over two thirds of what the largest pool saves",
+    holds=len(pools) > 2 and wasted[0] - wasted[4] > 2 / 3 * (wasted[0] - wasted[-1]),
     evidence=", ".join(f"{pool}: {share:.0%}" for pool, share in zip(pools, wasted, strict=True)),
 )
 
@@ -1119,6 +1119,7 @@ claim(
 
 # %% [markdown]
 # - PyTorch, [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html): workers, their seeds, pinned memory.
-# - PyTorch, [scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html):
+# - PyTorch,
+#   [scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html):
 #   what True in a mask means.
 # - Martello and Toth, Lower bounds and reduction procedures for the bin packing problem, Discrete Appl. Math. 28, 1990.

@@ -227,8 +227,8 @@ plot.lines({"at most": (shares, bound)}, **look, marks=asked, title="Amdahl's la
 # And bf16, 16-bit numbers, where the processor multiplies them.
 
 # %%
-pictures, names = next(stream)
-fours = torch.cat([pictures] * 4), torch.cat([names] * 4)
+pictures, its_labels = next(stream)
+fours = torch.cat([pictures] * 4), torch.cat([its_labels] * 4)
 small = F.interpolate(pictures, size=(24, 24), mode="area")
 
 
@@ -247,10 +247,10 @@ def stepping(pictures, labels, *, last=False, bf16=False):
 
 # %%
 arms = {
-    "as it is": stepping(pictures, names),
-    "channels last": stepping(pictures, names, last=True),
-    "channels last, bf16": stepping(pictures, names, last=True, bf16=True),
-    "24 pixels": stepping(small, names),
+    "as it is": stepping(pictures, its_labels),
+    "channels last": stepping(pictures, its_labels, last=True),
+    "channels last, bf16": stepping(pictures, its_labels, last=True, bf16=True),
+    "24 pixels": stepping(small, its_labels),
     "four times the batch": stepping(*fours),
 }
 found = bench(arms, repeats=7 if FULL else 5)
@@ -268,7 +268,7 @@ rows = [[name, f"{each:.2f}", f"{ms['as it is'] / each:.2f}"] for name, each in 
 note = f"This processor multiplies bf16: {'yes' if multiplies else 'no'}."
 headings = ["step", "ms a picture", "times faster"]
 table(headings, rows, varying=headings[1:], notes=[note])
-record("21", "a step, times faster", {name: ms["as it is"] / each for name, each in ms.items()})
+record("21", "a picture, times faster", {name: ms["as it is"] / each for name, each in ms.items()})
 
 # %%
 smaller = found.ratio("as it is", "24 pixels")
@@ -381,13 +381,12 @@ claim(
 # %%
 N_PICTURES_A_STEP = 32
 few = DataLoader(data, batch_size=N_PICTURES_A_STEP, shuffle=True)
-start = time.perf_counter()
-large, its_names = next(iter(few))
-took = time.perf_counter() - start
-network_s = bench({"network": stepping(large, its_names)}, repeats=5).median_s["network"]
-small_s = bench({"24 pixels": stepping(F.avg_pool2d(large, 2), its_names)}, repeats=5).median_s
-rows = [["as it is", f"{took / (took + network_s):.0%}"]]
-rows += [["network at 24 pixels", f"{took / (took + small_s['24 pixels']):.0%}"]]
+large, its_labels = next(iter(few))
+arms = {"loader": lambda: next(iter(few)), "48 pixels": stepping(large, its_labels)}
+arms["24 pixels"] = stepping(F.avg_pool2d(large, 2), its_labels)
+part_s = bench(arms, repeats=5).median_s
+share_at = lambda size: part_s["loader"] / (part_s["loader"] + part_s[size])
+rows = [[f"network at {size}", f"{share_at(size):.0%}"] for size in ("48 pixels", "24 pixels")]
 table(["a step", "the loader's share"], rows, varying=True)
 
 # %% [markdown]
@@ -430,17 +429,17 @@ def augment_batch(pictures, angle, scale, right, down):
 check(augment_batch)
 
 # %% [markdown]
-# The same pictures through both: the script's function, called for each, and yours, called once. Noise is added in
-# both; the other numbers are drawn beforehand for yours.
+# The same pictures through both: the script's function, called for each, and yours, called once. Both
+# draw their numbers anew and add noise, so that they do the same work.
 
 # %%
 ready = slow.to_tensor(pixels[:32])[:, None]
-drawn = (torch.rand(4, 32) * 2 - 1) * torch.tensor([[0.15], [0.1], [0.1], [0.1]])
-angle, scale, right, down = drawn + torch.tensor([[0.0], [1.0], [0.0], [0.0]])
+usual, most = torch.tensor([[0.0, 0.15], [1.0, 0.1], [0.0, 0.1], [0.0, 0.1]]).split(1, dim=1)
+drawn = lambda n: usual + most * (2 * torch.rand(4, n) - 1)  # angle, scale, right, down
 mine = attempt(augment_batch)
 arms = {
     "one at a time": lambda: [slow.augment(one[0]) for one in ready],
-    "one call": lambda: mine(ready, angle, scale, right, down) + 0.1 * torch.randn_like(ready),
+    "one call": lambda: mine(ready, *drawn(32)) + 0.1 * torch.randn_like(ready),
 }
 quicker = bench(arms, repeats=7 if FULL else 5)
 quicker.show()
